@@ -1,0 +1,62 @@
+"""The latent cache: what decoding keeps of the positions already read.
+
+B batch, T new positions, S all positions so far, R `d_latent`, N layers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tinylm.config import ModelConfig
+
+
+class LatentCache:
+    """Latents `c_kv` of every layer and position; made by the caller, filled by the model.
+
+    One number in R per token and layer, against 2 D for a plain key/value cache. The tensor is allocated once, for
+    `n_slots + max_seq_len` positions. It keeps values only: no gradient flows through it.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batch_size: int = 1,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.capacity = config.n_slots + config.max_seq_len
+        self.length = 0
+        shape = (config.n_layers, batch_size, self.capacity, config.d_latent)
+        self._latents_NBSR = torch.empty(shape, device=device, dtype=dtype)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows that the cache holds."""
+        return self._latents_NBSR.shape[1]
+
+    @property
+    def latents(self) -> Tensor:
+        """The filled part, (N, B, length, R); a view."""
+        return self._latents_NBSR[:, :, : self.length]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the filled part, measured on the tensor."""
+        return self.latents.numel() * self._latents_NBSR.element_size()
+
+    def write(self, layer: int, c_kv_BTR: Tensor) -> Tensor:
+        """Store a layer's new latents behind the filled part; return all of that layer's, (B, S, R).
+
+        `length` stays as it is until `advance`, so that every layer writes to the same positions.
+        Raises ValueError when the positions don't fit.
+        """
+        end = self.length + c_kv_BTR.shape[1]
+        if end > self.capacity:
+            raise ValueError(f"the cache holds {self.capacity} positions; {end} don't fit")
+        self._latents_NBSR[layer, :, self.length : end] = c_kv_BTR.detach()
+        return self._latents_NBSR[layer, :, :end]
+
+    def advance(self, n_positions: int) -> None:
+        """Count `n_positions` as filled, once every layer has written them."""
+        self.length += n_positions

@@ -1,0 +1,196 @@
+"""Generation: prefill once, then decode a token at a time against the latent cache.
+
+B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tinylm.cache import LatentCache
+from tinylm.model import ModelOutput, TinyLM
+from tinylm.moe import Routing
+
+N_ALTERNATIVES = 10
+StopReason = Literal["eos", "length", "context"]
+
+
+class Step(NamedTuple):
+    """One generated token."""
+
+    token_id: int
+    logprob: float  # of the token, under the model itself: temperature 1, nothing cut off
+    alternatives: list[tuple[int, float]]  # the likeliest ids with their probabilities, under the model itself
+    routing: tuple[Routing, ...]  # of the positions read to choose it: the whole prompt first, then the last token
+    cache_nbytes: int  # bytes in the latent cache when it was chosen
+
+
+def sample(
+    logits_V: Tensor,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> int:
+    """Choose an id: the likeliest at temperature 0, else drawn after temperature, top-k and top-p, in that order.
+
+    `top_k` None or 0 and `top_p` None or 1 cut nothing off; a `top_k` above V keeps all; `top_p` 0 keeps the
+    likeliest alone. Raises ValueError on values that are not finite or out of range.
+    """
+    check_sampling(temperature, top_k, top_p)
+    if temperature == 0:
+        return int(logits_V.argmax())
+    # Subtract the maximum first, so that a tiny temperature can't overflow.
+    scaled_V = (logits_V.double() - logits_V.max()) / temperature
+    if top_k and top_k < len(scaled_V):
+        scaled_V = scaled_V.masked_fill(scaled_V < scaled_V.topk(top_k).values[-1], float("-inf"))
+    probs_V = scaled_V.softmax(dim=-1)
+    if top_p is not None and top_p < 1:
+        ordered, order = probs_V.sort(descending=True, stable=True)
+        # A token stays if those ahead of it hold less than top_p; the first always stays.
+        cut = ordered.cumsum(dim=-1) - ordered >= top_p
+        cut[0] = False
+        probs_V[order[cut]] = 0
+    return int(torch.multinomial(probs_V, 1, generator=generator))
+
+
+def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Raise ValueError, naming the value, unless the sampling settings make sense."""
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ValueError(f"temperature={temperature} must be a finite number, 0 or more")
+    if top_k is not None and top_k < 0:
+        raise ValueError(f"top_k={top_k} must be 0 or more")
+    if top_p is not None and not 0 <= top_p <= 1:
+        raise ValueError(f"top_p={top_p} must be between 0 and 1")
+
+
+def prefill(model: TinyLM, ids: Sequence[int], cache: LatentCache, images: Tensor | None = None) -> ModelOutput:
+    """Read a whole prompt into an empty cache; the last position's logits choose the first token."""
+    device = model.head_bias.device
+    ids_BT = torch.tensor([list(ids)], dtype=torch.long, device=device)
+    return model(ids_BT, None if images is None else images.to(device), cache)
+
+
+def decode(model: TinyLM, token_id: int, cache: LatentCache) -> ModelOutput:
+    """Read one more token behind the cache."""
+    return model(torch.tensor([[token_id]], device=model.head_bias.device), cache=cache)
+
+
+class Stream(Iterator[Step]):
+    """Steps as they are generated; when they are over, `stopped` says why."""
+
+    def __init__(self, steps: Generator[Step, None, StopReason]) -> None:
+        self._steps = steps
+        self.stopped: StopReason | None = None
+
+    def __next__(self) -> Step:
+        try:
+            return next(self._steps)
+        except StopIteration as end:
+            self.stopped = end.value or self.stopped
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """End the generation here."""
+        self._steps.close()
+
+
+def stream(
+    model: TinyLM,
+    ids: Sequence[int],
+    images: Tensor | None = None,
+    max_new_tokens: int = 64,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    eos_id: int | None = None,
+) -> Stream:
+    """Continue one prompt; each step comes as soon as it is known.
+
+    `ids` is a sequence of ints, `images` None or (1, 3, size, size). Ends at `eos_id` (which is not yielded), after
+    `max_new_tokens`, or when the context is full. The same `seed` gives the same tokens.
+
+    Raises ValueError at once if the prompt is empty, longer than the context, or holds an id outside the vocabulary,
+    and on bad sampling settings.
+    """
+    check_sampling(temperature, top_k, top_p)
+    ids = [int(token_id) for token_id in ids]
+    config = model.config
+    if not ids:
+        raise ValueError("the prompt has no tokens")
+    if len(ids) > config.max_seq_len:
+        raise ValueError(f"the prompt has {len(ids)} tokens; the context holds {config.max_seq_len}")
+    outside = [token_id for token_id in ids if not 0 <= token_id < config.vocab_size]
+    if outside:
+        raise ValueError(f"token id {outside[0]} is outside the vocabulary of {config.vocab_size}")
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens={max_new_tokens} must be 0 or more")
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    return Stream(_steps(model, ids, images, max_new_tokens, temperature, top_k, top_p, generator, eos_id))
+
+
+def _steps(
+    model: TinyLM,
+    ids: list[int],
+    images: Tensor | None,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generator: torch.Generator,
+    eos_id: int | None,
+) -> Generator[Step, None, StopReason]:
+    if max_new_tokens == 0:
+        return "length"
+    cache = LatentCache(model.config, device=model.head_bias.device, dtype=model.head_bias.dtype)
+    # inference_mode is entered anew for every step: a generator must not leave it set in its caller's thread.
+    with torch.inference_mode():
+        output = prefill(model, ids, cache, images)
+    for n_new in range(1, max_new_tokens + 1):
+        with torch.inference_mode():
+            logits_V = output.logits[0, -1].cpu()
+            token_id = sample(logits_V, temperature, top_k, top_p, generator)
+            if token_id == eos_id:
+                return "eos"
+            step = _describe(token_id, logits_V, output.routings, cache)
+        yield step
+        if n_new == max_new_tokens:
+            break
+        if cache.length == cache.capacity:
+            return "context"
+        with torch.inference_mode():
+            output = decode(model, token_id, cache)
+    return "length"
+
+
+def _describe(token_id: int, logits_V: Tensor, routings: tuple[Routing, ...], cache: LatentCache) -> Step:
+    logprobs_V = logits_V.log_softmax(dim=-1)
+    top = logprobs_V.topk(min(N_ALTERNATIVES, len(logprobs_V)))
+    alternatives = list(zip(top.indices.tolist(), top.values.exp().tolist(), strict=True))
+    return Step(token_id, float(logprobs_V[token_id]), alternatives, routings, cache.nbytes)
+
+
+def generate(
+    model: TinyLM,
+    ids: Sequence[int],
+    images: Tensor | None = None,
+    max_new_tokens: int = 64,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    eos_id: int | None = None,
+) -> list[int]:
+    """The new ids, without `eos_id`; see `stream`."""
+    steps = stream(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id)
+    return [step.token_id for step in steps]

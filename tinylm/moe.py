@@ -1,0 +1,100 @@
+"""The feed-forward slot of a block: one dense layer, or a mixture of experts behind the same call.
+
+B batch, T positions, N = B*T tokens, D `d_model`, E experts, k chosen experts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinylm.config import ModelConfig, MoEConfig
+
+
+class Routing(NamedTuple):
+    """What a layer's router decided, for N tokens in (batch, position) order."""
+
+    probs: Tensor  # (N, E), softmax over all experts
+    weights: Tensor  # (N, k), of the chosen experts, summing to 1
+    expert_ids: Tensor  # (N, k), likeliest first
+
+
+class FeedForward(nn.Module):
+    """Linear - GELU (exact) - Linear, with biases."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.w_in = nn.Linear(d_model, d_ff)
+        self.w_out = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        """Map the last dimension; a dense layer has no routing."""
+        return self.w_out(F.gelu(self.w_in(x))), None
+
+
+class Router(nn.Module):
+    """Scores every expert for every token and picks the likeliest `top_k`."""
+
+    def __init__(self, d_model: int, config: MoEConfig) -> None:
+        super().__init__()
+        self.top_k = config.top_k
+        self.w = nn.Linear(d_model, config.n_experts, bias=False)
+
+    def forward(self, x_ND: Tensor) -> Routing:
+        """Route N tokens; probabilities in float32."""
+        probs_NE = self.w(x_ND).float().softmax(dim=-1)
+        top_Nk, expert_ids_Nk = probs_NE.topk(self.top_k, dim=-1)
+        return Routing(probs_NE, top_Nk / top_Nk.sum(dim=-1, keepdim=True), expert_ids_Nk)
+
+
+class MixtureOfExperts(nn.Module):
+    """The weighted sum of each token's chosen experts (Shazeer et al. 2017, eq. 2, with a renormalised top-k)."""
+
+    def __init__(self, d_model: int, d_ff: int, config: MoEConfig) -> None:
+        super().__init__()
+        self.router = Router(d_model, config)
+        self.experts = nn.ModuleList(FeedForward(d_model, d_ff) for _ in range(config.n_experts))
+
+    def forward(self, x_BTD: Tensor) -> tuple[Tensor, Routing]:
+        """Output (B, T, D) and the routing of the B*T tokens."""
+        x_ND = x_BTD.flatten(0, -2)
+        routing = self.router(x_ND)
+        top_k = routing.expert_ids.shape[1]
+        # Sort the N*k (token, expert) pairs by expert, so that each expert runs once, on its own tokens.
+        chosen = routing.expert_ids.flatten()
+        order = chosen.argsort(stable=True)
+        token_of_pair = order // top_k
+        sizes = chosen.bincount(minlength=len(self.experts)).tolist()
+        groups = x_ND[token_of_pair].split(sizes)
+        outputs = [expert(group)[0] for expert, group in zip(self.experts, groups, strict=True) if len(group)]
+        weighted = torch.cat(outputs) * routing.weights.flatten()[order, None].to(x_ND.dtype)
+        y_ND = torch.zeros_like(weighted[:1]).expand(len(x_ND), -1).index_add(0, token_of_pair, weighted)
+        return y_ND.view_as(x_BTD), routing
+
+
+def feed_forward(config: ModelConfig) -> FeedForward | MixtureOfExperts:
+    """The layer that `config` asks for."""
+    if config.moe is None:
+        return FeedForward(config.d_model, config.d_ff)
+    return MixtureOfExperts(config.d_model, config.d_ff, config.moe)
+
+
+def load_balancing_loss(routing: Routing, mask: Tensor | None = None) -> Tensor:
+    """`E * sum_i f_i P_i` of one layer, a scalar; it is `top_k` when perfectly balanced, more when collapsed.
+
+    f_i is the share of tokens that chose expert i (summing to top_k), P_i the mean router probability
+    (Fedus et al. 2021, "Switch Transformers", eqs. 4-6, for any top_k). `mask` (N,) tells which tokens count;
+    padding takes no part in either mean.
+    """
+    n_experts = routing.probs.shape[1]
+    chosen_NE = F.one_hot(routing.expert_ids, n_experts).sum(dim=1).to(routing.probs.dtype)
+    if mask is None:
+        f_E, p_E = chosen_NE.mean(dim=0), routing.probs.mean(dim=0)
+    else:
+        m_N = mask.flatten().to(routing.probs.dtype)
+        count = m_N.sum().clamp(min=1)
+        f_E, p_E = m_N @ chosen_NE / count, m_N @ routing.probs / count
+    return n_experts * (f_E * p_E).sum()

@@ -1,0 +1,191 @@
+"""Substring tokenizer: the most frequent pieces of words, matched greedily, longest first."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
+REPLACEMENT = "\ufffd"
+
+
+class Tokenizer:
+    """A vocabulary of substrings; `encode` takes the longest token that matches at each position.
+
+    `tokens` are the strings by id, longest first, the special tokens last. A special token's string in a text is
+    plain text: only its id is special.
+    """
+
+    def __init__(self, tokens: list[str], special_tokens: tuple[str, ...]) -> None:
+        """Take a vocabulary as it is. Raises ValueError on repeated or empty tokens, or without `<pad>`."""
+        if PAD not in special_tokens:
+            raise ValueError(f"special_tokens must hold {PAD!r}, got {special_tokens}")
+        n_plain = len(tokens) - len(special_tokens)
+        if n_plain < 0 or tuple(tokens[n_plain:]) != tuple(special_tokens):
+            raise ValueError("the special tokens must be the last tokens, in their order")
+        if not all(tokens):
+            raise ValueError("a token must not be empty")
+        if len(set(special_tokens)) != len(special_tokens):
+            raise ValueError(f"special_tokens hold a token twice: {special_tokens}")
+        self.tokens = list(tokens)
+        self.special_tokens = tuple(special_tokens)
+        self._ids = {token: i for i, token in enumerate(tokens[:n_plain])}
+        if len(self._ids) != n_plain:
+            raise ValueError("the vocabulary holds a token twice")
+        self._special_ids = {token: n_plain + i for i, token in enumerate(special_tokens)}
+        self._skipped = {self._special_ids[t] for t in (PAD, EOS) if t in self._special_ids}
+        self._max_token_length = max((len(token) for token in self._ids), default=1)
+
+    @classmethod
+    def train(
+        cls,
+        lines: Iterable[str],
+        vocab_size: int = 1250,
+        max_token_length: int = 8,
+        special_tokens: tuple[str, ...] = (PAD, EOS, UNK),
+    ) -> Tokenizer:
+        """Keep the most frequent substrings of the corpus's words.
+
+        Each line is stripped and split on whitespace; every word but the line's first gets one leading space; every
+        substring of 1..`max_token_length` characters is counted once per occurrence, ties going to the one seen
+        first. With `<unk>` among the special tokens every single character of the corpus is kept, however rare.
+
+        Raises ValueError if `vocab_size` leaves no room for them or `max_token_length` is below 1.
+        """
+        special_tokens = tuple(special_tokens)
+        if max_token_length < 1:
+            raise ValueError(f"max_token_length={max_token_length} must be 1 or more")
+        room = vocab_size - len(special_tokens)
+        if room < 1:
+            raise ValueError(f"vocab_size={vocab_size} leaves no room beside {len(special_tokens)} special tokens")
+
+        # A substring's rank needs its count and where it was first seen. Distinct chunks in order of appearance
+        # give both: a substring is first seen in the first chunk that holds it.
+        counts: Counter[str] = Counter()
+        for chunk, times in _count_chunks(lines).items():
+            length = len(chunk)
+            for start in range(length):
+                for end in range(start + 1, min(start + max_token_length, length) + 1):
+                    counts[chunk[start:end]] += times
+        # sorted() is stable and the dict remembers insertion, so equal counts stay in the order seen.
+        ranked = sorted(counts, key=counts.__getitem__, reverse=True)
+        kept = ranked[:room]
+        if UNK in special_tokens:
+            kept = _keep_characters(ranked, room, vocab_size)
+        kept.sort(key=len, reverse=True)
+        return cls([*kept, *special_tokens], special_tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, whitespace included. A character that no token covers becomes `<unk>`, or else `<pad>`."""
+        unknown = self.pad_id if self.unk_id is None else self.unk_id
+        return [unknown if token_id is None else token_id for token_id, _ in self._match(text)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`; `<pad>` and `<eos>` are left out, `<unk>` becomes U+FFFD.
+
+        Raises ValueError on an id outside the vocabulary.
+        """
+        parts = []
+        for token_id in ids:
+            if not 0 <= token_id < len(self.tokens):
+                raise ValueError(f"token id {token_id} is outside the vocabulary of {len(self.tokens)}")
+            if token_id == self.unk_id:
+                parts.append(REPLACEMENT)
+            elif token_id not in self._skipped:
+                parts.append(self.tokens[token_id])
+        return "".join(parts)
+
+    def unknown_characters(self, text: str) -> list[str]:
+        """The characters of `text` that no token covers where they stand, each once, in order."""
+        return list(dict.fromkeys(text[start] for token_id, start in self._match(text) if token_id is None))
+
+    def _match(self, text: str) -> Iterator[tuple[int | None, int]]:
+        """(token id, start) of each longest match; the id is None for a character that no token covers."""
+        lookup, longest, end = self._ids.get, self._max_token_length, len(text)
+        start = 0
+        while start < end:
+            for length in range(min(longest, end - start), 0, -1):
+                token_id = lookup(text[start : start + length])
+                if token_id is not None:
+                    yield token_id, start
+                    start += length
+                    break
+            else:
+                yield None, start
+                start += 1
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, special ones included."""
+        return len(self.tokens)
+
+    @property
+    def pad_id(self) -> int:
+        """Id of `<pad>`."""
+        return self._special_ids[PAD]
+
+    @property
+    def eos_id(self) -> int | None:
+        """Id of `<eos>`, None where the vocabulary has none."""
+        return self._special_ids.get(EOS)
+
+    @property
+    def unk_id(self) -> int | None:
+        """Id of `<unk>`, None where the vocabulary has none."""
+        return self._special_ids.get(UNK)
+
+    def to_json(self) -> str:
+        """The vocabulary as JSON text; `from_json` reads it back."""
+        return json.dumps({"special_tokens": self.special_tokens, "tokens": self.tokens}, ensure_ascii=False, indent=0)
+
+    @classmethod
+    def from_json(cls, text: str) -> Tokenizer:
+        """Read `to_json`'s form. Raises ValueError if it is anything else."""
+        try:
+            values = json.loads(text)
+            tokens, special_tokens = values["tokens"], values["special_tokens"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError("not a tinylm tokenizer: expected JSON with 'tokens' and 'special_tokens'") from None
+        lists = isinstance(tokens, list) and isinstance(special_tokens, list)
+        if not lists or not all(isinstance(token, str) for token in [*tokens, *special_tokens]):
+            raise ValueError("not a tinylm tokenizer: 'tokens' and 'special_tokens' must be lists of strings")
+        return cls(tokens, tuple(special_tokens))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the vocabulary to `path` as JSON."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
+        """Read what `save` wrote. Raises ValueError if the file is something else, OSError if it can't be read."""
+        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+def _count_chunks(lines: Iterable[str]) -> Counter[str]:
+    """Distinct words with their counts; every word but a line's first carries one leading space."""
+    chunks: Counter[str] = Counter()
+    for line in lines:
+        words = line.split()
+        chunks.update(words[:1])
+        chunks.update(" " + word for word in words[1:])
+    return chunks
+
+
+def _keep_characters(ranked: list[str], room: int, vocab_size: int) -> list[str]:
+    """The first `room` substrings, the last of them giving way to single characters ranked below."""
+    characters = [token for token in ranked if len(token) == 1]
+    if len(characters) > room:
+        raise ValueError(f"vocab_size={vocab_size} is too small for the corpus's {len(characters)} characters")
+    rare = [token for token in ranked[room:] if len(token) == 1]
+    kept = ranked[:room]
+    for position in range(len(kept) - 1, -1, -1):
+        if not rare:
+            break
+        if len(kept[position]) > 1:
+            del kept[position]
+            rare_token = rare.pop(0)
+            kept.append(rare_token)
+    return kept
