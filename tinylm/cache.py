@@ -25,6 +25,7 @@ class LatentCache:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        self._config = config
         self.capacity = config.n_slots + config.max_seq_len
         self.length = 0
         shape = (config.n_layers, batch_size, self.capacity, config.d_latent)
@@ -60,3 +61,11 @@ class LatentCache:
     def advance(self, n_positions: int) -> None:
         """Count `n_positions` as filled, once every layer has written them."""
         self.length += n_positions
+
+    def repeat(self, batch_size: int) -> LatentCache:
+        """A new cache that holds each row `batch_size` times, so that a prefix is read once and continued often."""
+        tensor_NBSR = self._latents_NBSR
+        copy = LatentCache(self._config, self.batch_size * batch_size, tensor_NBSR.device, tensor_NBSR.dtype)
+        copy._latents_NBSR[:, :, : self.length] = self.latents.repeat_interleave(batch_size, dim=1)
+        copy.length = self.length
+        return copy

@@ -1,0 +1,1 @@
+"""What the models learn from: lines of text, pictures of flowers, and batches of both."""

@@ -1,0 +1,68 @@
+"""The model card that goes into a run folder, written from the run's own metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TITLES = {
+    "text": "text completion with multi-head latent attention",
+    "moe": "text completion with a mixture of experts",
+    "vision": "flower captions from image slots",
+}
+
+
+def model_card(info: dict[str, Any]) -> str:
+    """The card's text; `info` is what `metrics.json` holds."""
+    parts = [
+        f"# tinylm {info['variant']}: {_TITLES.get(info['variant'], '')}",
+        "",
+        "Written by the training script from `metrics.json`, which holds every figure below and the loss curve.",
+        "",
+        "## Made by",
+        "",
+        f"    {info['command']}",
+        "",
+        f"Data: {info['data']}. Seed {info['seed']}. {info['steps']:,} steps, {info['seconds']:.0f} s of training on "
+        f"{info['device']} (PyTorch {info['torch']}), {info['tokens_per_second']:,} tokens/s, padding not counted.",
+        "",
+        "## Figures",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| parameters | {info['parameters']:,} |",
+        f"| active for a token | {info['active_parameters']:,} |",
+        f"| training loss | {info['train_loss']:.3f} nats a token |",
+        f"| validation loss | {info['val_loss']:.3f} nats a token |",
+        f"| validation | {info['val_bits_per_character']:.3f} bits a character |",
+    ]
+    if info.get("recall") is not None:
+        parts.append(f"| recall of held-out wordings | {info['recall']:.1%} of {info['n_probes']} |")
+    if info.get("caption_accuracy") is not None:
+        parts.append(
+            f"| captions right, held-out pictures | {info['caption_accuracy']:.1%} of {info['n_validation']} |"
+        )
+        parts.append(f"| label among the three likeliest | {info['top3_accuracy']:.1%} |")
+        parts.append(f"| held-out pictures taken for flowers | {info['accepted_share']:.1%} |")
+    if info.get("expert_load"):
+        parts += ["", "## Expert loads", "", "Share of the held-out tokens that each expert takes, by layer.", ""]
+        n_experts = len(info["expert_load"][0])
+        parts.append("| layer | " + " | ".join(f"expert {e + 1}" for e in range(n_experts)) + " |")
+        parts.append("|---|" + "---|" * n_experts)
+        for layer, shares in enumerate(info["expert_load"]):
+            parts.append(f"| {layer + 1} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
+    if info.get("labels"):
+        parts += ["", "## Labels", "", ", ".join(info["labels"]) + "."]
+    if info.get("data_note"):
+        parts += ["", "## Data", "", info["data_note"]]
+    parts += [
+        "",
+        "## Use",
+        "",
+        "```python",
+        "import tinylm",
+        "",
+        'run = tinylm.load("this folder")',
+        "```",
+        "",
+    ]
+    return "\n".join(parts)

@@ -1,0 +1,67 @@
+"""Random views of training pictures, a whole batch at once."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+MAX_ROTATION = math.radians(20)
+SCALE = (0.55, 1.1)  # share of the picture's side that the view shows
+ASPECT = 1.25
+BRIGHTNESS, CONTRAST, SATURATION = 0.25, 0.25, 0.3
+
+
+def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Views of uint8 images (B, 3, n, n) as floats (B, 3, size, size) in [0, 1].
+
+    Each is cropped, stretched, turned by up to 20 degrees, mirrored half the time, and changed in brightness,
+    contrast and saturation; each picture by its own draw.
+    """
+    return _recolour(_view(images.float() / 255, size, generator), generator).clamp_(0, 1)
+
+
+def _view(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    n = len(images)
+    side = _uniform(n, *SCALE, generator)
+    stretch = _uniform(n, -math.log(ASPECT) / 2, math.log(ASPECT) / 2, generator).exp()
+    angle = _uniform(n, -MAX_ROTATION, MAX_ROTATION, generator)
+    mirror = (torch.rand(n, generator=generator) < 0.5).float() * 2 - 1
+    # Shift as far as the view stays inside; a view larger than the picture shows its mirrored rim.
+    room = (1 - side).clamp(min=0)
+    shift_x, shift_y = (_uniform(n, -1, 1, generator) * room for _ in range(2))
+    width, height = side * stretch * mirror, side / stretch
+    theta = torch.stack(
+        [
+            torch.stack([width * angle.cos(), -height * angle.sin(), shift_x], dim=1),
+            torch.stack([width * angle.sin(), height * angle.cos(), shift_y], dim=1),
+        ],
+        dim=1,
+    )
+    # Sampling every other pixel of a finer view aliases; take the view at the stored size, then shrink it.
+    fine = images.shape[-1] if images.shape[-1] < 2 * size else 2 * size
+    grid = F.affine_grid(theta, [n, 3, fine, fine], align_corners=False)
+    views = F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+    return F.interpolate(views, (size, size), mode="bilinear", antialias=True) if fine != size else views
+
+
+def _recolour(images: Tensor, generator: torch.Generator) -> Tensor:
+    n = len(images)
+    brightness = _factors(n, BRIGHTNESS, generator)
+    contrast = _factors(n, CONTRAST, generator)
+    saturation = _factors(n, SATURATION, generator)
+    images = images * brightness
+    grey = images.mean(dim=1, keepdim=True)
+    images = grey + (images - grey) * saturation
+    mean = images.mean(dim=(1, 2, 3), keepdim=True)
+    return mean + (images - mean) * contrast
+
+
+def _uniform(n: int, low: float, high: float, generator: torch.Generator) -> Tensor:
+    return low + (high - low) * torch.rand(n, generator=generator)
+
+
+def _factors(n: int, spread: float, generator: torch.Generator) -> Tensor:
+    return _uniform(n, 1 - spread, 1 + spread, generator).view(n, 1, 1, 1)

@@ -1,0 +1,193 @@
+"""Batches of equal form for text and for pictures: ids, targets, and images where there are any.
+
+B batch, T positions, S image slots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tinylm.data.augment import augment
+from tinylm.data.flowers import FlowerData, caption
+from tinylm.tokenizer import Tokenizer
+
+IGNORED = -100  # a target that takes no part in the loss; cross_entropy's own default
+POOL = 50  # batches whose lines are sorted by length together
+
+
+class Batch(NamedTuple):
+    """What one step reads."""
+
+    ids: Tensor  # (B, T)
+    targets: Tensor  # (B, T), `IGNORED` at padding
+    images: Tensor | None = None  # (B, 3, size, size) float32 in [0, 1]
+
+    @property
+    def n_tokens(self) -> int:
+        """Positions with a target: real tokens, padding not counted."""
+        return int((self.targets != IGNORED).sum())
+
+    def routed(self, n_slots: int) -> Tensor:
+        """Which of the B * (S + T) routed positions count, (B * (S + T),) of bool: all but padding."""
+        real_BT = self.targets != IGNORED
+        return F.pad(real_BT, (n_slots, 0), value=True).flatten()
+
+
+class BatchSource(Protocol):
+    """Where training takes its batches from; the order depends on seed and epoch alone."""
+
+    def n_batches(self) -> int:
+        """Batches an epoch."""
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """One pass for training."""
+
+    def validation(self) -> Iterator[Batch]:
+        """The held-out examples, always in the same order."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Tokenised lines as one padded matrix: <eos> (or <pad>), the line, <eos> if there is one, padding."""
+
+    ids: Tensor  # (n, longest)
+    lengths: Tensor  # (n,), tokens of the line with its end, without the start
+    pad_id: int
+
+    @classmethod
+    def encode(cls, lines: Sequence[str], tokenizer: Tokenizer, max_seq_len: int) -> Lines:
+        """Tokenise once; a line is cut after `max_seq_len` tokens, its end included."""
+        start = tokenizer.pad_id if tokenizer.eos_id is None else tokenizer.eos_id
+        end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+        rows = [[*tokenizer.encode(line), *end][:max_seq_len] for line in lines]
+        lengths = torch.tensor([len(row) for row in rows])
+        ids = torch.full((len(rows), 1 + int(lengths.max())), tokenizer.pad_id)
+        ids[:, 0] = start
+        for i, row in enumerate(rows):
+            ids[i, 1 : 1 + len(row)] = torch.tensor(row)
+        return cls(ids, lengths, tokenizer.pad_id)
+
+    def batch(self, rows: Tensor, from_start: bool = False, full_width: bool = False) -> Batch:
+        """Next-token batch of some rows; `from_start` predicts the first token too, from the start token.
+
+        `full_width` pads to the longest of all lines instead of the longest of these.
+        """
+        lengths = self.lengths[rows]
+        width = (self.ids.shape[1] - 1) if full_width else int(lengths.max())
+        first = 0 if from_start else 1
+        ids = self.ids[rows, first : 1 + width]
+        position = torch.arange(first + 1, 1 + width)
+        targets = ids[:, 1:].masked_fill(position > lengths[:, None], IGNORED)
+        return Batch(ids[:, :-1], targets)
+
+
+class TextBatches:
+    """Lines in batches of like length."""
+
+    def __init__(
+        self,
+        train: Lines,
+        validation: Lines,
+        batch_size: int,
+        seed: int,
+        bucket: bool = True,
+        start_share: float = 0.0,
+    ) -> None:
+        """`bucket` sorts by length within pools of batches, else every batch is as wide as the longest line.
+
+        `start_share` of the batches begins with the start token, so that the model can start from nothing.
+        """
+        self._train, self._validation = train, validation
+        self._batch_size, self._seed, self._bucket, self._start_share = batch_size, seed, bucket, start_share
+
+    def n_batches(self) -> int:
+        """Batches an epoch."""
+        return math.ceil(len(self._train.lengths) / self._batch_size)
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """One pass in a new order."""
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+        order = torch.randperm(len(self._train.lengths), generator=generator)
+        groups = list(order.split(self._batch_size))
+        if self._bucket:
+            groups = []
+            for pool in order.split(self._batch_size * POOL):
+                by_length = pool[self._train.lengths[pool].argsort(stable=True)]
+                groups += by_length.split(self._batch_size)
+            groups = [groups[i] for i in torch.randperm(len(groups), generator=generator).tolist()]
+        from_start = torch.rand(len(groups), generator=generator) < self._start_share
+        for rows, start in zip(groups, from_start.tolist(), strict=True):
+            yield self._train.batch(rows, from_start=start, full_width=not self._bucket)
+
+    def validation(self) -> Iterator[Batch]:
+        """The held-out lines, shortest first."""
+        for rows in self._validation.lengths.argsort(stable=True).split(256):
+            yield self._validation.batch(rows)
+
+
+class PictureBatches:
+    """Pictures with the captions of their labels."""
+
+    def __init__(
+        self,
+        data: FlowerData,
+        tokenizer: Tokenizer,
+        image_size: int,
+        max_seq_len: int,
+        batch_size: int,
+        seed: int,
+        augmented: bool = True,
+        balance: float = 0.0,
+    ) -> None:
+        """`balance` 0 shows every picture as often, 1 every label as often, between them a mixture."""
+        captions = [caption(label) for label in data.labels]
+        self._data, self._captions = data, Lines.encode(captions, tokenizer, max_seq_len)
+        self._image_size, self._batch_size, self._seed, self._augmented = image_size, batch_size, seed, augmented
+        counts = data.train_labels.bincount(minlength=len(data.labels)).double()
+        self._weights = counts.clamp(min=1).pow(-balance)[data.train_labels] if balance else None
+
+    def n_batches(self) -> int:
+        """Batches an epoch."""
+        return math.ceil(len(self._data.train_labels) / self._batch_size)
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """As many pictures as there are, drawn by weight or each once, newly augmented."""
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+        n = len(self._data.train_labels)
+        if self._weights is None:
+            order = torch.randperm(n, generator=generator)
+        else:
+            order = torch.multinomial(self._weights, n, replacement=True, generator=generator)
+        for rows in order.split(self._batch_size):
+            stored = self._data.train_images[rows]
+            size = self._image_size
+            images = augment(stored, size, generator) if self._augmented else resized(stored, size)
+            yield self._batch(images, self._data.train_labels[rows])
+
+    def validation(self) -> Iterator[Batch]:
+        """The held-out pictures as they are."""
+        pairs = zip(self._data.validation_images.split(256), self._data.validation_labels.split(256), strict=True)
+        for images, labels in pairs:
+            yield self._batch(resized(images, self._image_size), labels)
+
+    def _batch(self, images: Tensor, labels: Tensor) -> Batch:
+        ids, targets, _ = self._captions.batch(labels)
+        return Batch(ids, targets, images)
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Square uint8 images (B, 3, n, n) as the model reads them, floats in [0, 1] of side `size`.
+
+    Shrinking is bilinear and antialiased, as `image_to_tensor` does it.
+    """
+    scaled = images.float() / 255
+    if images.shape[-1] == size:
+        return scaled
+    return F.interpolate(scaled, (size, size), mode="bilinear", antialias=True).clamp(0, 1)

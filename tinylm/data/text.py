@@ -1,0 +1,120 @@
+"""Text corpora: the built-in one, a user's file, or a data set on the Hugging Face Hub; one example a line."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tinylm.data import knowledge
+
+BUILT_IN = "built-in"
+VALIDATION_SHARE = 0.05
+N_LAST_WORD_PROBES = 300
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A held-out line cut before its answer: the model knows it if it goes on with one of `answers`."""
+
+    prompt: str
+    answers: tuple[str, ...]
+    domain: str
+
+
+@dataclass(frozen=True)
+class TextCorpus:
+    """Lines to train on and held-out lines; `probes` ask for what the held-out lines say."""
+
+    source: str
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...] = ()
+    probes: tuple[Probe, ...] = field(default=(), repr=False)
+
+
+def load_corpus(source: str = BUILT_IN, test_file: str | None = None, seed: int = 0) -> TextCorpus:
+    """Lines from `built-in`, a file, or `hub:ID` (a text column, through `datasets`).
+
+    Held-out lines come from `test_file`, or from the data set's own test split; where there is neither, 5 % of the
+    lines are set aside. Raises ValueError, in a sentence that names the file, on anything that can't be trained on.
+    """
+    if source == BUILT_IN:
+        if test_file is not None:
+            raise ValueError("--test-corpus goes with --corpus FILE; the built-in corpus has its own test lines")
+        built = knowledge.build()
+        probes = tuple(Probe(p.prompt, p.answers, p.domain) for p in built.test_probes)
+        return TextCorpus(BUILT_IN, built.train, built.validation, built.test, probes)
+    if source.startswith("hub:"):
+        lines, test_lines = _hub_lines(source.removeprefix("hub:"))
+    else:
+        lines, test_lines = read_lines(source), []
+    if test_file is not None:
+        test_lines = read_lines(test_file)
+    lines = _distinct(lines)
+    if test_lines:
+        known = set(lines)
+        validation = [line for line in _distinct(test_lines) if line not in known]
+        if not validation:
+            raise ValueError(f"every line of the test text is in {source} too; give lines that are not trained on")
+    else:
+        shuffled = random.Random(seed).sample(lines, len(lines))
+        n_validation = max(1, round(VALIDATION_SHARE * len(lines)))
+        validation, lines = shuffled[:n_validation], shuffled[n_validation:]
+    if len(lines) < 2:
+        raise ValueError(f"{source} has too few different lines to train on; give at least 3, one example a line")
+    return TextCorpus(source, tuple(lines), tuple(validation), (), last_word_probes(validation))
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[str]:
+    """The file's lines, stripped, empty ones left out. Raises ValueError if it can't be read as UTF-8 text."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}") from None
+    lines = []
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
+        try:
+            lines.append(line.decode("utf-8").strip())
+        except UnicodeDecodeError:
+            raise ValueError(f"{path} is not UTF-8 text: line {number} has other bytes") from None
+    lines = [line for line in lines if line]
+    if not lines:
+        raise ValueError(f"{path} has no text in it; give one example a line")
+    return lines
+
+
+def last_word_probes(lines: Iterable[str]) -> tuple[Probe, ...]:
+    """Each line of at least three words, cut before its last word; at most 300."""
+    probes = []
+    for line in lines:
+        *words, last = line.split()
+        if len(words) >= 2:
+            probes.append(Probe(" ".join(words), (last.rstrip(".!?"),), "last word"))
+    return tuple(probes[:N_LAST_WORD_PROBES])
+
+
+def _hub_lines(name: str) -> tuple[list[str], list[str]]:
+    from tinylm.data.hub import load_hub_dataset  # only here: `datasets` takes a second to import
+
+    splits = load_hub_dataset(name, "give a text file with --corpus FILE, or leave --corpus out")
+    train = splits["train"]
+    columns = [column for column, feature in train.features.items() if getattr(feature, "dtype", "") == "string"]
+    if not columns:
+        raise ValueError(f"hub:{name} has no text column; its columns are {', '.join(train.features)}")
+    column = "text" if "text" in columns else columns[0]
+
+    def lines_of(split: str) -> list[str]:
+        texts = splits[split][column] if split in splits else []
+        return [line.strip() for text in texts if text for line in text.splitlines() if line.strip()]
+
+    lines = lines_of("train")
+    if not lines:
+        raise ValueError(f"hub:{name} has no text in its column {column!r}")
+    return lines, lines_of("test") or lines_of("validation")
+
+
+def _distinct(lines: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(lines))

@@ -1,0 +1,571 @@
+"""Training: recipes, the data and model they ask for, the loop, and picking up where it stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from tinylm import checkpoint, evaluation
+from tinylm.card import model_card
+from tinylm.config import ModelConfig, MoEConfig, VisionConfig, preset
+from tinylm.data.batches import Batch, BatchSource, Lines, PictureBatches, TextBatches, resized
+from tinylm.data.flowers import FlowerData, caption, load_flowers
+from tinylm.data.text import BUILT_IN, TextCorpus, load_corpus
+from tinylm.model import TinyLM
+from tinylm.moe import load_balancing_loss
+from tinylm.tokenizer import EOS, PAD, UNK, Tokenizer
+
+VARIANTS = ("text", "vision", "moe")
+STATE = "training.pt"  # what --resume needs; gone when the run is finished
+N_EVALUATIONS = 20
+SECONDS_BETWEEN_SAVES = 60
+STEPS_BETWEEN_READINGS = 20  # reading the loss waits for the device
+
+
+class TrainingError(Exception):
+    """Training can't go on; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train; lengths in epochs, rates per step, shares between 0 and 1."""
+
+    epochs: float
+    batch_size: int
+    learning_rate: float
+    optimizer: str = "adamw"  # or "sgd"
+    weight_decay: float = 0.1
+    beta2: float = 0.99
+    warmup: float = 0.05  # share of the run
+    final_rate: float = 0.02  # share of the learning rate left at the end; cosine between
+    clip: float = 1.0  # largest norm of the gradient; 0 for none
+    scaled_init: bool = True  # False: PyTorch's own
+    final_norm: bool = True
+    vocab_size: int = 1250
+    max_token_length: int = 8
+    special_tokens: tuple[str, ...] = (PAD, EOS, UNK)
+    max_seq_len: int = 64  # raised to the longest line if that is longer
+    bucket: bool = True  # batches of lines of like length
+    start_share: float = 0.1  # batches that begin with <eos>, so that the model can start from nothing
+    joined_share: float = 0.05  # added examples of several lines after each other, for longer prompts
+    stored_size: int = 96  # side of the pictures that views are cut from
+    augmented: bool = True
+    balance: float = 0.5  # 0 shows every picture as often, 1 every label
+
+
+# The article's own training, beside one that really trains. The sizes are not part of a recipe.
+_ARTICLE = Recipe(
+    epochs=50,
+    batch_size=8,
+    learning_rate=3e-4,
+    optimizer="sgd",
+    weight_decay=0.0,
+    warmup=0.0,
+    final_rate=1.0,
+    clip=0.0,
+    scaled_init=False,
+    final_norm=False,
+    special_tokens=(PAD,),
+    bucket=False,
+    start_share=0.0,
+    joined_share=0.0,
+    augmented=False,
+    balance=0.0,
+)
+RECIPES: dict[str, dict[str, Recipe]] = {
+    "default": {
+        "text": Recipe(epochs=40, batch_size=64, learning_rate=4e-3),
+        "moe": Recipe(epochs=30, batch_size=64, learning_rate=4e-3),
+        "vision": Recipe(epochs=30, batch_size=64, learning_rate=2e-3, weight_decay=0.05, max_seq_len=32),
+    },
+    "article": {"text": _ARTICLE, "moe": _ARTICLE, "vision": _ARTICLE},
+}
+_ENCODERS = {
+    "default": VisionConfig(image_size=64, encoder="conv", d_hidden=256),
+    "article": VisionConfig(image_size=32, encoder="mlp"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run as the command line asks for it."""
+
+    variant: str
+    out: Path
+    recipe_name: str = "default"
+    preset_name: str = "article"
+    device: str = "auto"
+    corpus: str = BUILT_IN
+    test_corpus: str | None = None
+    flowers: tuple[str, ...] = ("hub",)
+    minutes: float | None = None
+    seed: int = 0
+    resume: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    command: str = ""
+
+
+@dataclass
+class Task:
+    """A model and what it is to learn."""
+
+    model: TinyLM
+    tokenizer: Tokenizer
+    batches: BatchSource
+    source: str
+    corpus: TextCorpus | None = None
+    flowers: FlowerData | None = None
+
+
+@dataclass
+class Progress:
+    """How far a run has come; seconds and tokens are those spent on training steps."""
+
+    step: int = 0
+    seconds: float = 0.0
+    n_tokens: int = 0
+    train_loss: float = math.nan
+    history: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Targets learned from a second, padding not counted."""
+        return self.n_tokens / self.seconds if self.seconds else 0.0
+
+
+def train(plan: Plan) -> dict[str, Any]:
+    """Carry out `plan`, write the run folder, and return what its `metrics.json` holds.
+
+    Raises ValueError on settings or data that can't work, TrainingError if the loss stops being a number, and
+    KeyboardInterrupt once an interrupted run is saved.
+    """
+    recipe, sizes = _settle(plan)
+    _check_folder(plan.out)
+    device = choose_device(plan.device)
+    task = prepare(plan, recipe, sizes)
+    task.model.to(device)
+    optimizer = make_optimizer(task.model, recipe)
+    progress = _resumed(plan, task.model, optimizer) if plan.resume else Progress()
+
+    with _interruptible() as interrupted:
+        _loop(plan, recipe, task, optimizer, progress, interrupted)
+    if interrupted.is_set():
+        _save_state(plan, task.model, optimizer, progress)
+        raise KeyboardInterrupt
+    info = _metrics(plan, recipe, task, progress)
+    checkpoint.save(plan.out, task.model, task.tokenizer, info, model_card(info))
+    (plan.out / STATE).unlink(missing_ok=True)
+    return info
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets, so that a step is never left half done; the second stops at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event  # signals reach the main thread alone
+        return
+
+    def first(_signal: int, _frame: Any) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA when there is one. Raises ValueError if `cuda` is asked for and missing."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: PyTorch sees no CUDA device here; leave --device out to train on the CPU")
+    return torch.device(name)
+
+
+def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
+    """Load the data, learn the vocabulary, and build the model with its first random weights."""
+    torch.manual_seed(plan.seed)
+    corpus, flowers = None, None
+    if plan.variant == "vision":
+        flowers = load_flowers(plan.flowers, recipe.stored_size, plan.seed, tqdm.write)
+        lines = [caption(label) for label in flowers.labels]
+    else:
+        corpus = load_corpus(plan.corpus, plan.test_corpus, plan.seed)
+        lines = list(corpus.train)
+    tokenizer = Tokenizer.train(lines, recipe.vocab_size, recipe.max_token_length, recipe.special_tokens)
+    longest = max(len(tokenizer.encode(line)) for line in lines) + 1
+    max_seq_len = max(recipe.max_seq_len, longest)
+    config = ModelConfig(tokenizer.vocab_size, max_seq_len, final_norm=recipe.final_norm, **sizes)
+    model = TinyLM(config)
+    if not recipe.scaled_init:
+        pytorch_init(model)
+    batches: BatchSource
+    if flowers is not None:
+        assert config.vision is not None
+        batches = PictureBatches(
+            flowers,
+            tokenizer,
+            config.vision.image_size,
+            max_seq_len,
+            recipe.batch_size,
+            plan.seed,
+            recipe.augmented,
+            recipe.balance,
+        )
+        return Task(model, tokenizer, batches, flowers.source, flowers=flowers)
+    assert corpus is not None
+    lines += join_lines(corpus.train, recipe.joined_share, tokenizer, max_seq_len, plan.seed)
+    batches = TextBatches(
+        Lines.encode(lines, tokenizer, max_seq_len),
+        Lines.encode(corpus.validation, tokenizer, max_seq_len),
+        recipe.batch_size,
+        plan.seed,
+        recipe.bucket,
+        recipe.start_share,
+    )
+    return Task(model, tokenizer, batches, corpus.source, corpus=corpus)
+
+
+def join_lines(lines: tuple[str, ...], share: float, tokenizer: Tokenizer, max_seq_len: int, seed: int) -> list[str]:
+    """`share` times as many examples as there are lines, each of random lines after each other up to the context."""
+    rng = random.Random(seed)
+    joined = []
+    for _ in range(round(share * len(lines))):
+        example = rng.choice(lines)
+        for line in rng.choices(lines, k=20):
+            longer = f"{example} {line}"
+            if len(tokenizer.encode(longer)) >= max_seq_len:
+                break
+            example = longer
+        joined.append(example)
+    return joined
+
+
+def pytorch_init(model: TinyLM) -> None:
+    """PyTorch's default weights, as the article has them."""
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Embedding, nn.LayerNorm)):
+            module.reset_parameters()
+    bound = 1 / math.sqrt(model.config.d_model)  # nn.Linear's own for a bias
+    nn.init.uniform_(model.head_bias, -bound, bound)
+
+
+def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """AdamW (decaying matrices only) or plain SGD. Raises ValueError on another name."""
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    if recipe.optimizer != "adamw":
+        raise ValueError(f"optimizer={recipe.optimizer!r} is unknown; choose adamw or sgd")
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    groups = [
+        {"params": matrices, "weight_decay": recipe.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, recipe.beta2), fused=True)
+
+
+def learning_rate(recipe: Recipe, done: float) -> float:
+    """Rate when a share `done` of the run is over: linear warm-up, then a cosine down to `final_rate`."""
+    if done < recipe.warmup:
+        return recipe.learning_rate * max(done / recipe.warmup, 1e-3)
+    along = min((done - recipe.warmup) / max(1 - recipe.warmup, 1e-9), 1.0)
+    share = recipe.final_rate + (1 - recipe.final_rate) * 0.5 * (1 + math.cos(math.pi * along))
+    return recipe.learning_rate * share
+
+
+def training_loss(model: TinyLM, batch: Batch) -> tuple[Tensor, Tensor]:
+    """(loss to minimise, its cross-entropy part in nats a token); the rest is the load-balancing loss."""
+    output = model(batch.ids, batch.images)
+    nats = F.cross_entropy(output.logits.flatten(0, 1), batch.targets.flatten())
+    if not output.routings:
+        return nats, nats
+    assert model.config.moe is not None
+    mask_N = batch.routed(model.config.n_slots)
+    balancing = sum((load_balancing_loss(r, mask_N) for r in output.routings), torch.zeros_like(nats))
+    return nats + model.config.moe.load_balancing_coef * balancing, nats
+
+
+def _loop(
+    plan: Plan,
+    recipe: Recipe,
+    task: Task,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    interrupted: threading.Event,
+) -> None:
+    model, device = task.model, task.model.head_bias.device
+    n_batches = task.batches.n_batches()
+    n_steps = max(1, math.ceil(recipe.epochs * n_batches))
+    limit = None if plan.minutes is None else 60 * plan.minutes
+    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    last_evaluation, last_save = _done(progress, n_steps, limit), time.monotonic()
+    with _bar(plan, progress, n_steps, limit) as bar:
+        for batch in _batches(task.batches, progress.step):
+            done = _done(progress, n_steps, limit)
+            if done >= 1 or interrupted.is_set():
+                break
+            started = time.monotonic()
+            model.train()
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(recipe, done)
+            n_tokens = batch.n_tokens
+            batch = evaluation.to_device(batch, model)
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                loss, nats = training_loss(model, batch)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            if recipe.clip:
+                nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+            optimizer.step()
+            progress.step += 1
+            progress.n_tokens += n_tokens
+            if progress.step % STEPS_BETWEEN_READINGS == 1:
+                progress.train_loss = _smoothed(progress.train_loss, _finite(nats, progress.step))
+            progress.seconds += time.monotonic() - started
+            if _done(progress, n_steps, limit) - last_evaluation >= 1 / N_EVALUATIONS:
+                last_evaluation = _done(progress, n_steps, limit)
+                _evaluate(task, progress)
+                if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES:
+                    _save_state(plan, model, optimizer, progress)
+                    last_save = time.monotonic()
+            _show(bar, progress, limit)
+        if not interrupted.is_set() and (not progress.history or progress.history[-1]["step"] != progress.step):
+            _evaluate(task, progress)
+            _show(bar, progress, limit)
+
+
+def _batches(source: BatchSource, first_step: int) -> Iterator[Batch]:
+    """Batches from `first_step` on, epoch after epoch, the same whether or not the run was interrupted."""
+    epoch, skip = divmod(first_step, source.n_batches())
+    while True:
+        for i, batch in enumerate(source.epoch(epoch)):
+            if i >= skip:
+                yield batch
+        epoch, skip = epoch + 1, 0
+
+
+def _done(progress: Progress, n_steps: int, limit: float | None) -> float:
+    return progress.step / n_steps if limit is None else progress.seconds / limit
+
+
+def _finite(nats: Tensor, step: int) -> float:
+    value = float(nats.detach())
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"the loss is {value} at step {step}; the last saved weights are kept. "
+            "Try a smaller rate: --set learning_rate=0.001"
+        )
+    return value
+
+
+def _smoothed(old: float, new: float) -> float:
+    return new if math.isnan(old) else 0.8 * old + 0.2 * new
+
+
+def _evaluate(task: Task, progress: Progress) -> None:
+    held_out = evaluation.held_out(task.model, task.tokenizer, task.batches.validation())
+    progress.history.append(
+        {
+            "step": progress.step,
+            "seconds": round(progress.seconds, 2),
+            "train_loss": round(progress.train_loss, 4),
+            "val_loss": round(held_out.nats_per_token, 4),
+        }
+    )
+
+
+def _bar(plan: Plan, progress: Progress, n_steps: int, limit: float | None) -> tqdm:
+    shape = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{unit} [{elapsed}<{remaining}]{postfix}"
+    if limit is None:
+        return tqdm(total=n_steps, initial=progress.step, desc=plan.variant, unit=" steps", bar_format=shape)
+    total, initial = round(limit), min(round(progress.seconds), round(limit))
+    return tqdm(total=total, initial=initial, desc=plan.variant, unit=" s", bar_format=shape)
+
+
+def _show(bar: tqdm, progress: Progress, limit: float | None) -> None:
+    history = progress.history
+    if progress.step % STEPS_BETWEEN_READINGS == 1 or (history and history[-1]["step"] == progress.step):
+        val_loss = history[-1]["val_loss"] if history else math.nan
+        speed = f"{progress.tokens_per_second:,.0f} tokens/s"
+        bar.set_postfix_str(f"train {progress.train_loss:.3f}, val {val_loss:.3f}, {speed}", refresh=False)
+    if limit is None:
+        bar.update(progress.step - bar.n)
+    else:
+        bar.update(min(round(progress.seconds), round(limit)) - bar.n)
+
+
+def _metrics(plan: Plan, recipe: Recipe, task: Task, progress: Progress) -> dict[str, Any]:
+    model, tokenizer = task.model, task.tokenizer
+    model.eval()
+    held_out = evaluation.held_out(model, tokenizer, task.batches.validation())
+    info: dict[str, Any] = {
+        "variant": plan.variant,
+        "recipe": plan.recipe_name,
+        "preset": plan.preset_name,
+        "command": plan.command,
+        "data": task.source,
+        "seed": plan.seed,
+        "device": device_name(model.head_bias.device),
+        "torch": torch.__version__,
+        "steps": progress.step,
+        "seconds": round(progress.seconds, 1),
+        "tokens_per_second": round(progress.tokens_per_second),
+        "parameters": model.n_parameters(),
+        "active_parameters": model.n_parameters(active=True),
+        "train_loss": round(progress.train_loss, 4),
+        "val_loss": round(held_out.nats_per_token, 4),
+        "val_bits_per_character": round(held_out.bits_per_character, 4),
+    }
+    if task.corpus is not None:
+        share, by_domain = evaluation.recall(model, tokenizer, task.corpus.probes)
+        info["recall"] = round(share, 4) if task.corpus.probes else None
+        info["n_probes"] = len(task.corpus.probes)
+        info["recall_by_domain"] = {domain: round(value, 4) for domain, value in by_domain.items()}
+        info["n_lines"] = {"train": len(task.corpus.train), "validation": len(task.corpus.validation)}
+    if model.config.moe is not None:
+        loads = evaluation.expert_load(model, task.batches.validation())
+        info["expert_load"] = [[round(share, 4) for share in layer] for layer in loads]
+    if task.flowers is not None:
+        info["labels"] = list(task.flowers.labels)
+        assert model.config.vision is not None
+        images = resized(task.flowers.validation_images, model.config.vision.image_size)
+        labels = task.flowers.validation_labels
+        info |= evaluation.judge_captions(model, tokenizer, images, labels, task.flowers.labels)
+    info["recipe_values"] = dataclasses.asdict(recipe)
+    info["history"] = progress.history
+    return info
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words: a GPU's name, or how many CPU threads PyTorch uses."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu, {torch.get_num_threads()} threads"
+
+
+def _settle(plan: Plan) -> tuple[Recipe, dict[str, Any]]:
+    """The plan's recipe and model sizes, with its settings applied."""
+    if plan.variant not in VARIANTS:
+        raise ValueError(f"unknown variant {plan.variant!r}; choose one of {', '.join(VARIANTS)}")
+    recipe: Any = RECIPES[plan.recipe_name][plan.variant]
+    sizes: dict[str, Any] = preset(plan.preset_name)
+    nested: dict[str, Any] = {
+        "moe": MoEConfig() if plan.variant == "moe" else None,
+        "vision": _ENCODERS[plan.recipe_name] if plan.variant == "vision" else None,
+    }
+    recipe_keys = {f.name for f in dataclasses.fields(Recipe)}
+    for key, text in plan.settings.items():
+        outer, _, inner = key.rpartition(".")
+        if not outer and key in recipe_keys:
+            recipe = dataclasses.replace(recipe, **{key: parse_value(key, text, getattr(recipe, key))})
+        elif not outer and key in sizes:
+            sizes[key] = parse_value(key, text, sizes[key])
+        elif nested.get(outer) is not None and hasattr(nested[outer], inner):
+            old = getattr(nested[outer], inner)
+            nested[outer] = dataclasses.replace(nested[outer], **{inner: parse_value(key, text, old or 0)})
+        else:
+            inside = [f"{name}.{f.name}" for name, c in nested.items() if c for f in dataclasses.fields(c)]
+            known = sorted(recipe_keys) + sorted(sizes) + inside
+            raise ValueError(f"--set {key}: there is no such setting; there are {', '.join(known)}")
+    if recipe.batch_size < 1 or recipe.epochs <= 0:
+        raise ValueError(f"batch_size={recipe.batch_size} and epochs={recipe.epochs} must be above 0")
+    return recipe, {**sizes, **nested}
+
+
+def parse_value(key: str, text: str, old: Any) -> Any:
+    """`text` as the type that `old` has. Raises ValueError naming the key."""
+    try:
+        if isinstance(old, bool):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if isinstance(old, tuple):
+            kind = type(old[0]) if old else str
+            return tuple(kind(part) for part in text.split(","))
+        return type(old)(text)
+    except (KeyError, ValueError):
+        raise ValueError(f"--set {key}={text}: expected a value like {old}") from None
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"the run folder {folder} can't be written: {error.strerror}") from None
+
+
+def _fingerprint(plan: Plan) -> dict[str, Any]:
+    """What must be the same for a run to go on."""
+    return {
+        "variant": plan.variant,
+        "recipe": plan.recipe_name,
+        "preset": plan.preset_name,
+        "corpus": plan.corpus,
+        "test_corpus": plan.test_corpus,
+        "flowers": list(plan.flowers),
+        "seed": plan.seed,
+        "settings": dict(plan.settings),
+    }
+
+
+def _save_state(plan: Plan, model: TinyLM, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    state = {
+        "plan": _fingerprint(plan),
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "progress": dataclasses.asdict(progress),
+    }
+    checkpoint.write_whole(plan.out / STATE, lambda path: torch.save(state, path))
+
+
+def _resumed(plan: Plan, model: TinyLM, optimizer: torch.optim.Optimizer) -> Progress:
+    path = plan.out / STATE
+    if not path.exists():
+        raise ValueError(f"--resume: {plan.out} holds no unfinished run; leave --resume out to start one")
+    state = torch.load(path, map_location=model.head_bias.device, weights_only=True)
+    changed = [key for key, value in _fingerprint(plan).items() if state["plan"].get(key) != value]
+    if changed:
+        told = ", ".join(f"{key} was {state['plan'].get(key)!r}" for key in changed)
+        raise ValueError(f"--resume: the run in {plan.out} was started with other settings: {told}")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return Progress(**state["progress"])
+
+
+def summary(info: dict[str, Any], folder: str | os.PathLike[str]) -> str:
+    """What a finished run tells, in a few lines."""
+    lines = [
+        f"{info['variant']}: {info['steps']:,} steps in {info['seconds']:.0f} s on {info['device']}, "
+        f"{info['tokens_per_second']:,} tokens/s",
+        f"  validation loss {info['val_loss']:.3f} nats a token, {info['val_bits_per_character']:.3f} bits a character",
+    ]
+    if info.get("recall") is not None:
+        lines.append(f"  recall {info['recall']:.1%} of {info['n_probes']} held-out questions")
+    if info.get("expert_load"):
+        loads = [share for layer in info["expert_load"] for share in layer]
+        lines.append(f"  expert loads between {min(loads):.0%} and {max(loads):.0%}")
+    if info.get("caption_accuracy") is not None:
+        lines.append(f"  captions right on {info['caption_accuracy']:.1%} of the held-out pictures")
+    lines.append(f"  saved in {os.fspath(folder)}; see it with: python app.py --weights {Path(folder).parent}")
+    return "\n".join(lines)
