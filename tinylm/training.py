@@ -70,7 +70,7 @@ class Recipe:
 
 # The article's own training, beside one that really trains. The sizes are not part of a recipe.
 _ARTICLE = Recipe(
-    epochs=50,
+    epochs=50.0,
     batch_size=8,
     learning_rate=3e-4,
     optimizer="sgd",
@@ -89,9 +89,9 @@ _ARTICLE = Recipe(
 )
 RECIPES: dict[str, dict[str, Recipe]] = {
     "default": {
-        "text": Recipe(epochs=40, batch_size=64, learning_rate=4e-3),
-        "moe": Recipe(epochs=30, batch_size=64, learning_rate=4e-3),
-        "vision": Recipe(epochs=30, batch_size=64, learning_rate=2e-3, weight_decay=0.05, max_seq_len=32),
+        "text": Recipe(epochs=34.0, batch_size=32, learning_rate=4e-3),
+        "moe": Recipe(epochs=30.0, batch_size=32, learning_rate=4e-3),
+        "vision": Recipe(epochs=30.0, batch_size=64, learning_rate=2e-3, weight_decay=0.05, max_seq_len=32),
     },
     "article": {"text": _ARTICLE, "moe": _ARTICLE, "vision": _ARTICLE},
 }

@@ -40,6 +40,7 @@ MAX_ANSWERS = 3
 """A prompt with more right answers than this is no probe."""
 
 _FIELD = re.compile(r"\{(?:(\w+|\w+/\w+) )?(\w+)\}")
+_MARK = re.compile(r"((?<!\S)[-+=](?!\S))|[^\w\s]")
 _SENTENCE_START = re.compile(r"(?:^|(?<=[.?!] ))[a-z]")
 _HARD_VOWEL = ("uni", "use", "usu", "uk", "ut", "eu", "ewe", "one", "once")
 _SILENT_H = ("hour", "honest", "heir", "honour")
@@ -119,8 +120,12 @@ class _Said:
 
 
 def normalise(text: str) -> str:
-    """The text without case and punctuation, words one space apart: lines equal in this form count as one."""
-    return " ".join(re.sub(r"[^\w\s]", " ", text.casefold().replace("'", "")).split())
+    """The text without case and punctuation, words one space apart: lines equal in this form count as one.
+
+    A plus, a minus or an equals sign that stands alone is a word, so "2 + 1" is not "2 - 1".
+    """
+    bare = _MARK.sub(lambda match: match[1] or " ", text.casefold().replace("'", ""))
+    return " ".join(bare.split())
 
 
 def with_article(noun: str) -> str:

@@ -1,0 +1,304 @@
+"""Properties of the built-in text corpus: true splits, clean lines, readable tables."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tinylm.data import knowledge
+
+ROOT = Path(__file__).parent.parent
+CORPUS = knowledge.build()
+LINES = knowledge.all_lines()
+TABLES = knowledge.read_tables()
+PARTS = {"train": CORPUS.train, "validation": CORPUS.validation, "test": CORPUS.test}
+HELD_OUT = {part: {knowledge.normalise(line) for line in lines if part != "train"} for part, lines in PARTS.items()}
+PROBES = CORPUS.validation_probes + CORPUS.test_probes
+
+HEAD = """# domain: animals
+# columns: animal, young
+# answers: animal, young
+# both: a baby {animal} is called {a young}.
+# say: {a young} is a baby {animal}.
+# say: {s animal} have {s young}.
+# low: what is a baby {animal} called? {a young}
+# say: the young of {a animal} is {a young}.
+"""
+
+
+def digest(corpus: knowledge.Corpus) -> str:
+    return hashlib.sha256(repr(corpus).encode()).hexdigest()
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "young.tsv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# The splits
+
+
+def test_the_same_seed_gives_the_same_corpus_in_every_process():
+    code = (
+        "import hashlib; from tinylm.data import knowledge;"
+        "print(hashlib.sha256(repr(knowledge.build()).encode()).hexdigest())"
+    )
+    for hash_seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        result = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        assert result.stdout.strip() == digest(CORPUS), f"another corpus with PYTHONHASHSEED={hash_seed}"
+
+
+def test_another_seed_holds_out_other_lines():
+    other = knowledge.build(seed=1)
+    assert set(other.test) != set(CORPUS.test)
+    assert {line for part in (other.train, other.validation, other.test) for line in part} == {
+        line for part in PARTS.values() for line in part
+    }
+
+
+def test_building_takes_less_than_two_seconds():
+    start = time.perf_counter()
+    knowledge.build()
+    assert time.perf_counter() - start < 2
+
+
+def test_every_line_is_in_exactly_one_part():
+    together = [line for lines in PARTS.values() for line in lines]
+    assert len(together) == len(set(together))
+    assert set(together) == {line.text for line in LINES}
+
+
+def test_no_held_out_line_is_in_training_even_without_case_and_punctuation():
+    train = {knowledge.normalise(line) for line in CORPUS.train}
+    assert not train & HELD_OUT["validation"]
+    assert not train & HELD_OUT["test"]
+    assert not HELD_OUT["validation"] & HELD_OUT["test"]
+
+
+def test_no_probe_and_its_answer_start_a_training_line():
+    starts = Counter()
+    for line in CORPUS.train:
+        words = knowledge.normalise(line).split()
+        starts.update(" ".join(words[:end]) for end in range(1, len(words) + 1))
+    leaks = [probe.line.text for probe in PROBES if starts[knowledge.normalise(probe.line.text)]]
+    assert not leaks
+
+
+def test_validation_and_test_hold_about_four_percent_each():
+    for part in ("validation", "test"):
+        assert 0.03 < len(PARTS[part]) / len(LINES) < 0.05, part
+
+
+def test_a_grown_table_keeps_the_held_out_lines_of_the_old_facts(tmp_path):
+    rows = [f"beast{number}\tcub{number}" for number in range(200)]
+    write(tmp_path, HEAD + "\n".join(rows[:150]))
+    before = knowledge.build(folder=tmp_path)
+    write(tmp_path, HEAD + "\n".join(rows))
+    after = knowledge.build(folder=tmp_path)
+    assert before.test
+    assert set(before.test) <= set(after.test)
+    assert set(before.train) <= set(after.train)
+
+
+# The probes
+
+
+def test_a_probe_and_its_own_answer_start_its_line():
+    for probe in PROBES:
+        assert any(probe.line.text.startswith(f"{probe.prompt} {answer}") for answer in probe.answers), probe
+        assert probe.line.text.startswith(f"{probe.prompt} {probe.answers[0]}"), probe
+        assert probe.prompt == probe.prompt.strip()
+
+
+def test_the_fact_of_a_probe_is_in_training_in_another_phrasing():
+    train = set(CORPUS.train)
+    taught = {line.fact for line in LINES if line.text in train}
+    assert [probe.line.text for probe in PROBES if probe.line.fact not in taught] == []
+
+
+def test_a_probe_has_a_prompt_of_two_words_and_few_answers_not_given_away():
+    for probe in PROBES:
+        prompt = f" {knowledge.normalise(probe.prompt)} "
+        assert len(prompt.split()) >= 2, probe
+        assert 1 <= len(probe.answers) <= knowledge.MAX_ANSWERS, probe
+        assert all(probe.answers), probe
+        assert f" {knowledge.normalise(probe.answers[0])} " not in prompt, probe
+
+
+def test_a_probe_accepts_every_answer_that_any_table_gives_for_its_prompt():
+    ends: dict[str, set[str]] = {}
+    for line in LINES:
+        words = knowledge.normalise(line.text).split()
+        for cut in range(2, len(words)):
+            ends.setdefault(" ".join(words[:cut]), set()).add(" ".join(words[cut:]))
+    tables = {table.relation: table for table in TABLES}
+    for probe in PROBES:
+        known = {knowledge.normalise(answer) for answer in probe.answers}
+        column = re.findall(r"(\w+)\}\W*$", probe.line.phrasing)[0]
+        table = tables[probe.relation]
+        values = {knowledge.normalise(row[table.columns.index(column)].text) for row in table.rows}
+        values |= {knowledge.normalise(row[table.columns.index(column)].plural) for row in table.rows}
+        missing = (ends[knowledge.normalise(probe.prompt)] & values) - known
+        assert not missing, (probe, missing)
+
+
+def test_probes_come_from_most_relations():
+    assert len(PROBES) >= 800
+    assert len({probe.relation for probe in PROBES}) >= 0.9 * len(TABLES)
+
+
+# The lines
+
+
+def test_the_corpus_is_of_the_expected_size():
+    texts = {line.text for line in LINES}
+    assert len(texts) == len(LINES) >= 12_000
+    assert sum(len(table.rows) for table in TABLES) >= 1_900
+    assert len({table.domain for table in TABLES}) >= 25
+    assert sum(not line.phrasing for line in LINES) >= 400
+    assert 300_000 < sum(len(text) + 1 for text in texts) < 500_000
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.relation)
+def test_every_relation_is_said_in_at_least_five_ways(table):
+    assert len({knowledge.normalise(phrasing.template) for phrasing in table.phrasings}) >= 5
+
+
+def test_trees_lose_their_leaves_in_autumn():
+    lines = [line for line in CORPUS.train if "leaves" in line.lower() and "autumn" in line.lower()]
+    assert len(lines) >= 30
+    assert sum(knowledge.normalise(line).endswith("in autumn") for line in lines) >= 10
+    assert sum(knowledge.normalise(line).startswith("in autumn") for line in lines) >= 5
+
+
+def test_articles_fit_the_sound_of_the_next_word():
+    wrong = []
+    for line in LINES:
+        for article, word in re.findall(r"\b([Aa]n?) ([A-Za-z-]+)", line.text):
+            sound = re.match(r"(?i)hour|honest|heir|honour", word) or (
+                word[0].lower() in "aeiou" and not re.match(r"(?i)uni(?!n)|use|usu|uk|ut|eu|ewe|one\b|once", word)
+            )
+            if (article.lower() == "an") != bool(sound) and not (len(word) == 1 or line.relation == "letter_after"):
+                wrong.append(line.text)
+    assert not wrong
+
+
+def test_lines_are_clean():
+    bad = {
+        "two spaces or a space at an end": lambda text: text != " ".join(text.split()),
+        "a space before a mark": lambda text: re.search(r"\s[.,!?:;]", text),
+        "an unfilled field": lambda text: re.search(r"[{}|#/~\t]", text),
+        "a doubled word": lambda text: re.search(r"\b(the|a|an|is|are|in|of|to|and|on|we|it|our) \1\b", text, re.I),
+        "two marks": lambda text: re.search(r"[.,!?:;]{2}", re.sub(r"J\. M\. ", "", text)),
+        "longer than 90 characters": lambda text: len(text) > 90,
+        "not ASCII": lambda text: not text.isascii(),
+        "neither a sentence nor lower case": lambda text: text[-1] not in ".!?" and text != text.lower(),
+        "a sentence that starts small": lambda text: text[-1] in ".!?" and text[0].islower(),
+        "a small I": lambda text: text[-1] in ".!?" and re.search(r"\bi\b", text),
+        "a small letter after a question": lambda text: text[-1] in ".!" and re.search(r"\? [a-z]", text),
+    }
+    for what, rule in bad.items():
+        assert [line.text for line in LINES if rule(line.text)] == [], what
+
+
+def test_most_lines_are_short():
+    assert sum(len(line.text) > 60 for line in LINES) < 0.02 * len(LINES)
+
+
+def test_spelling_is_british():
+    american = r"\b(color|center|gray|favorite|meter|liter|neighbor|mom|airplane|truck|cookie|sidewalk)s?\b"
+    assert [line.text for line in LINES if re.search(american, line.text, re.IGNORECASE)] == []
+
+
+# The tables
+
+
+def test_a_noun_gets_its_article_and_its_plural():
+    nouns = ["apple", "dog", "hour", "unicorn", "umbrella", "uniform", "uncle", "ewe", "ukulele", "onion"]
+    articles = [knowledge.with_article(noun).split()[0] for noun in nouns]
+    assert articles == ["an", "a", "an", "a", "an", "a", "an", "a", "a", "an"]
+    assert [knowledge.plural_of(noun) for noun in ("cat", "box", "berry", "boy", "bush")] == [
+        "cats",
+        "boxes",
+        "berries",
+        "boys",
+        "bushes",
+    ]
+
+
+def test_normalise_takes_away_case_and_punctuation_only():
+    assert knowledge.normalise("What do bees make?  Honey.") == "what do bees make honey"
+    assert knowledge.normalise("Your mother's mother") == "your mothers mother"
+    assert knowledge.normalise("2 + 1 = 3.") == "2 + 1 = 3" != knowledge.normalise("2 - 1 = 3")
+    assert knowledge.normalise("bees make honey") != knowledge.normalise("bees makes honey")
+
+
+def test_a_phrasing_agrees_with_its_nouns(tmp_path):
+    head = "# domain: d\n# columns: thing\n# answers: thing\n# both: {a thing} {is/are thing} here.\n"
+    head += "# say: {s thing} {is/are thing} there.\n# say: one {thing}.\n# say: two {thing}.\n# say: no {thing}.\n"
+    write(tmp_path, head + "apple\n~milk\n+scissors\nmouse/mice\n")
+    texts = [line.text for line in knowledge.all_lines(tmp_path)]
+    for text in ("An apple is here.", "an apple is here", "Apples are there.", "Milk is here.", "Milk is there."):
+        assert text in texts
+    for text in ("Scissors are here.", "Scissors are there.", "A mouse is here.", "Mice are there."):
+        assert text in texts
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        (HEAD + "cat\tkitten\ndog\n", 10, "1 columns, expected 2"),
+        (HEAD + "cat\tkitten\textra\n", 9, "3 columns, expected 2"),
+        (HEAD + "cat\t\n", 9, "malformed cell"),
+        (HEAD + "cat \tkitten\n", 9, "malformed cell"),
+        (HEAD + "cat\t{kitten}\n", 9, "stray mark"),
+        (HEAD + "cat\tkitten\ncat\tkitten\n", 10, "twice"),
+        (HEAD + "cat\tkitten\n# note: late\n", 10, "above the facts"),
+        (HEAD + "# sy: {animal}.\n", 9, "unknown key 'sy'"),
+        (HEAD + "# just words\n", 9, "expected '# key: value'"),
+        (HEAD + "# say: {food}.\n", 9, "no column 'food'"),
+        (HEAD + "# say: {an animal}.\n", 9, "unknown form 'an'"),
+        (HEAD + "# say: {animal.\n", 9, "stray brace"),
+        (HEAD + "# say: {animal}\n", 9, "no mark at its end"),
+        (HEAD + "# low: {animal}.\n", 9, "a mark at its end"),
+        (HEAD + "# answers: food\n", 9, "not all columns"),
+        ("cat\tkitten\n", 1, "before the domain"),
+    ],
+)
+def test_a_broken_table_is_refused_with_its_file_and_line(tmp_path, text, line, problem):
+    with pytest.raises(ValueError, match=rf"young\.tsv, line {line}: .*{re.escape(problem)}"):
+        knowledge.read_table(write(tmp_path, text))
+
+
+def test_a_table_with_few_phrasings_or_no_facts_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"young\.tsv: no facts"):
+        knowledge.read_table(write(tmp_path, HEAD))
+    with pytest.raises(ValueError, match=r"young\.tsv: 4 different phrasings, expected at least 5"):
+        knowledge.read_table(write(tmp_path, "\n".join(HEAD.splitlines()[:-1]) + "\ncat\tkitten\n"))
+
+
+def test_a_broken_sentence_is_refused_with_its_file_and_line(tmp_path):
+    (tmp_path / "home.txt").write_text("Fine.\nNo  good.\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"home\.txt, line 2"):
+        knowledge.read_sentences(tmp_path)
+
+
+def test_importing_reads_no_table():
+    code = (
+        "import sys; opened = [];"
+        "sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == 'open' else None);"
+        "import tinylm.data.knowledge; assert not [path for path in opened if 'tables' in path], opened"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
