@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tinylm.data import knowledge
+from tinylm.data import english, knowledge
 
 ROOT = Path(__file__).parent.parent
 CORPUS = knowledge.build()
@@ -49,7 +49,7 @@ def write(folder: Path, text: str) -> Path:
 
 def test_the_same_seed_gives_the_same_corpus_in_every_process():
     code = (
-        "import hashlib; from tinylm.data import knowledge;"
+        "import hashlib; from tinylm.data import english, knowledge;"
         "print(hashlib.sha256(repr(knowledge.build()).encode()).hexdigest())"
     )
     for hash_seed in ("0", "1"):
@@ -227,9 +227,9 @@ def test_spelling_is_british():
 
 def test_a_noun_gets_its_article_and_its_plural():
     nouns = ["apple", "dog", "hour", "unicorn", "umbrella", "uniform", "uncle", "ewe", "ukulele", "onion"]
-    articles = [knowledge.with_article(noun).split()[0] for noun in nouns]
+    articles = [english.with_article(noun).split()[0] for noun in nouns]
     assert articles == ["an", "a", "an", "a", "an", "a", "an", "a", "a", "an"]
-    assert [knowledge.plural_of(noun) for noun in ("cat", "box", "berry", "boy", "bush")] == [
+    assert [english.plural_of(noun) for noun in ("cat", "box", "berry", "boy", "bush")] == [
         "cats",
         "boxes",
         "berries",

@@ -17,6 +17,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from tinylm.data import painter
+from tinylm.data.english import with_article
 from tinylm.vision import image_to_tensor, load_image
 
 CAPTION_PROMPT = "This flower is obviously"
@@ -30,15 +31,7 @@ EXAMPLE_SEED = 2_000_000
 
 def caption(label: str) -> str:
     """The caption that the models learn: "This flower is obviously a tulip!" (an before a vowel sound)."""
-    return f"{CAPTION_PROMPT} {indefinite_article(label)} {label}!"
-
-
-def indefinite_article(noun: str) -> str:
-    """ "an" before a vowel sound, else "a"."""
-    noun = noun.lower()
-    if re.match(r"(eu|uni|use|usu|ut[ei]|one\b|once\b|ubi|ura)", noun):
-        return "a"
-    return "an" if re.match(r"([aeiou]|hour|honest|honou?r|heir)", noun) else "a"
+    return f"{CAPTION_PROMPT} {with_article(label)}!"
 
 
 @dataclass(frozen=True)

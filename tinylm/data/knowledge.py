@@ -30,6 +30,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinylm.data.english import plural_of, with_article
+
 TABLES = Path(__file__).parent / "tables"
 SHARE = 0.04
 """The share of the fact lines that goes to validation, and the same again to test."""
@@ -42,8 +44,6 @@ MAX_ANSWERS = 3
 _FIELD = re.compile(r"\{(?:(\w+|\w+/\w+) )?(\w+)\}")
 _MARK = re.compile(r"((?<!\S)[-+=](?!\S))|[^\w\s]")
 _SENTENCE_START = re.compile(r"(?:^|(?<=[.?!] ))[a-z]")
-_HARD_VOWEL = ("uni", "use", "usu", "uk", "ut", "eu", "ewe", "one", "once")
-_SILENT_H = ("hour", "honest", "heir", "honour")
 
 
 @dataclass(frozen=True)
@@ -126,22 +126,6 @@ def normalise(text: str) -> str:
     """
     bare = _MARK.sub(lambda match: match[1] or " ", text.casefold().replace("'", ""))
     return " ".join(bare.split())
-
-
-def with_article(noun: str) -> str:
-    """The noun with "a" or "an" in front, chosen by its sound ("an hour", "a uniform")."""
-    first = noun.lower()
-    vowel = first.startswith(_SILENT_H) or (first[:1] in "aeiou8" and not first.startswith(_HARD_VOWEL))
-    return f"{'an' if vowel else 'a'} {noun}"
-
-
-def plural_of(noun: str) -> str:
-    """The regular plural of a noun ("cats", "boxes", "berries")."""
-    if re.search(r"(s|x|z|ch|sh)$", noun):
-        return noun + "es"
-    if re.search(r"[^aeiou]y$", noun):
-        return noun[:-1] + "ies"
-    return noun + "s"
 
 
 def read_table(path: Path) -> Table:

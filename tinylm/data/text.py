@@ -9,19 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinylm.data import knowledge
+from tinylm.data.knowledge import Line, Probe
 
 BUILT_IN = "built-in"
 VALIDATION_SHARE = 0.05
 N_LAST_WORD_PROBES = 300
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A held-out line cut before its answer: the model knows it if it goes on with one of `answers`."""
-
-    prompt: str
-    answers: tuple[str, ...]
-    domain: str
+LAST_WORD = "last word"
 
 
 @dataclass(frozen=True)
@@ -45,8 +38,7 @@ def load_corpus(source: str = BUILT_IN, test_file: str | None = None, seed: int 
         if test_file is not None:
             raise ValueError("--test-corpus goes with --corpus FILE; the built-in corpus has its own test lines")
         built = knowledge.build()
-        probes = tuple(Probe(p.prompt, p.answers, p.domain) for p in built.test_probes)
-        return TextCorpus(BUILT_IN, built.train, built.validation, built.test, probes)
+        return TextCorpus(BUILT_IN, built.train, built.validation, built.test, built.test_probes)
     if source.startswith("hub:"):
         lines, test_lines = _hub_lines(source.removeprefix("hub:"))
     else:
@@ -92,7 +84,8 @@ def last_word_probes(lines: Iterable[str]) -> tuple[Probe, ...]:
     for line in lines:
         *words, last = line.split()
         if len(words) >= 2:
-            probes.append(Probe(" ".join(words), (last.rstrip(".!?"),), "last word"))
+            answers = (last.rstrip(".!?"),)
+            probes.append(Probe(" ".join(words), answers, LAST_WORD, LAST_WORD, Line(line, LAST_WORD, LAST_WORD, "", "")))
     return tuple(probes[:N_LAST_WORD_PROBES])
 
 
