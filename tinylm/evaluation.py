@@ -16,7 +16,7 @@ from torch import Tensor
 from tinylm.cache import LatentCache
 from tinylm.data.batches import IGNORED, Batch
 from tinylm.data.flowers import CAPTION_PROMPT, caption
-from tinylm.data.text import Probe
+from tinylm.data.knowledge import Probe
 from tinylm.model import TinyLM
 from tinylm.tokenizer import Tokenizer
 

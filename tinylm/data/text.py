@@ -84,8 +84,8 @@ def last_word_probes(lines: Iterable[str]) -> tuple[Probe, ...]:
     for line in lines:
         *words, last = line.split()
         if len(words) >= 2:
-            answers = (last.rstrip(".!?"),)
-            probes.append(Probe(" ".join(words), answers, LAST_WORD, LAST_WORD, Line(line, LAST_WORD, LAST_WORD, "", "")))
+            source = Line(line, LAST_WORD, LAST_WORD, fact="", phrasing="")
+            probes.append(Probe(" ".join(words), (last.rstrip(".!?"),), LAST_WORD, LAST_WORD, source))
     return tuple(probes[:N_LAST_WORD_PROBES])
 
 
