@@ -81,6 +81,15 @@ def load_flowers(
     return FlowerData(" ".join(sources), labels, *_stack(train, index), *_stack(validation, index))
 
 
+def read_pictures(folder: str, size: int, warn: Callable[[str], None] = print) -> tuple[Tensor, list[str]]:
+    """All pictures of a folder with one folder a label, as uint8 (n, 3, size, size), and the label of each.
+
+    Raises ValueError if there are none.
+    """
+    pictures = _folder_pictures(folder, size, warn)
+    return torch.stack([image for image, _ in pictures]), [label for _, label in pictures]
+
+
 def clean_label(name: str) -> str:
     """A folder's name as people say it: lower case, spaces for underscores and hyphens."""
     return " ".join(re.sub(r"[_-]+", " ", name).lower().split())
