@@ -1,0 +1,237 @@
+"""The page in a real Chromium: what a visitor does, and what must never happen meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+from serve import chromium, make_weights, serve
+
+IN_CI = os.environ.get("CI") == "true"
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(chromium() is None and not IN_CI, reason="no Chromium here (/usr/bin/chromium or on PATH)"),
+]
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
+# Remembers how many of a panel's items stood there while a run was on.
+COUNT = """([root, item]) => {
+    const node = document.querySelector(root);
+    window.counts = [];
+    new MutationObserver(() => {
+        const n = node.querySelectorAll(item).length;
+        const running = node.querySelector(".tl-status").dataset.state === "running";
+        if (running && n !== window.counts.at(-1)) window.counts.push(n);
+    }).observe(node, { childList: true, subtree: true, attributes: true });
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(make_weights(tmp_path_factory.mktemp("browsed") / "weights")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as playwright:
+        yield playwright
+
+
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    path = chromium()
+    assert path is not None, "CI must have a Chromium: install one at /usr/bin/chromium or on PATH"
+    browser = playwright.chromium.launch(executable_path=path, headless=True, args=ARGUMENTS)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    """The page, opened; afterwards: no error, no dialog, and no request to any other host."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("request", lambda request: None if _is_local(request.url) else wrong.append(f"request: {request.url}"))
+    page.goto(address)
+    expect(page.locator("#complete-panel .tl-chip").first).to_be_visible(timeout=30_000)
+    yield page
+    context.close()
+    assert wrong == []
+
+
+def _is_local(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
+
+
+def _text(page: Page, selector: str) -> str:
+    return page.locator(selector).evaluate("node => node.textContent")
+
+
+def test_each_tab_opens_with_a_finished_example(page: Page) -> None:
+    for tab, item in (("Complete", ".tl-chip"), ("Caption", ".tl-labels li"), ("Routing", ".tl-cell")):
+        page.get_by_role("tab", name=tab, exact=True).click()
+        panel = page.locator(f"#{tab.lower()}-panel")
+        expect(panel.locator(item).first).to_be_visible()
+        expect(panel.locator(".tl-status")).to_contain_text("An example")
+
+
+def test_a_prompt_is_completed(page: Page) -> None:
+    prompt = page.locator("#complete-prompt textarea")
+    prompt.fill("Bees make")
+    prompt.press("Enter")
+    expect(page.locator("#complete-panel .tl-status")).to_have_text(
+        "Stopped: it reached the number of new tokens asked for."  # no longer called an example
+    )
+    chips = page.locator("#complete-panel .tl-chip")
+    expect(chips).to_have_count(40)
+    assert _text(page, "#complete-panel .tl-text").startswith("Bees make")
+    expect(page.locator("#complete-panel .tl-alternatives li")).to_have_count(10)
+    expect(page.locator("#complete-panel .tl-cache-note")).to_contain_text("times smaller")
+    chips.nth(5).click()
+    expect(page.locator("#complete-panel .tl-hint").first).to_contain_text("Token 6,")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#complete-panel .tl-hint").first).to_contain_text("Token 7,")
+    expect(chips.nth(6)).to_be_focused()
+
+
+def test_an_example_runs_at_one_click(page: Page) -> None:
+    page.get_by_role("button", name="The opposite of hot is").click()
+    expect(page.locator("#complete-prompt textarea")).to_have_value("The opposite of hot is")
+    expect(page.locator("#complete-panel .tl-text")).to_contain_text("The opposite of hot is")
+    expect(page.locator("#complete-panel .tl-status")).to_contain_text("Stopped")
+    assert _text(page, "#complete-panel .tl-text").startswith("The opposite of hot is")
+
+
+def test_stop_ends_a_run_and_another_can_follow(page: Page) -> None:
+    page.locator("#complete-model input").click()
+    page.get_by_role("option", name="deep").click()
+    slider = page.get_by_role("spinbutton", name="number input for Max new tokens").first
+    slider.fill("256")
+    slider.press("Tab")
+    page.evaluate(COUNT, ["#complete-panel", ".tl-chip"])
+    page.locator("#complete-run").click()
+    page.wait_for_function("window.counts.length > 3")
+    page.locator("#complete-stop").click()
+    expect(page.locator("#complete-panel .tl-status")).to_have_text("You stopped it.")
+    page.wait_for_timeout(500)
+    stopped_at = page.locator("#complete-panel .tl-chip").count()
+    page.wait_for_timeout(700)
+    assert 0 < stopped_at == page.locator("#complete-panel .tl-chip").count() < 256
+    slider.fill("8")
+    slider.press("Tab")
+    page.locator("#complete-run").click()
+    expect(page.locator("#complete-panel .tl-chip")).to_have_count(8)
+    expect(page.locator("#complete-panel .tl-status")).to_contain_text("Stopped")
+
+
+def test_a_picture_is_captioned(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "flower.png"
+    image = Image.new("RGB", (64, 48), (20, 110, 40))
+    image.paste((240, 60, 90), (20, 10, 44, 34))
+    image.save(path)
+    page.get_by_role("tab", name="Caption", exact=True).click()
+    before = page.locator(".tl-pixels").evaluate("canvas => canvas.toDataURL()")
+    page.get_by_label("Remove Image").click()
+    expect(page.locator("#caption-panel .tl-status")).to_contain_text("Please choose a picture")
+    page.locator("#caption-picture input[type=file]").set_input_files(path)
+    panel = page.locator("#caption-panel")
+    expect(panel.locator(".tl-status")).to_contain_text("The model gives this whole caption")
+    expect(panel.locator(".tl-status")).not_to_contain_text("An example")
+    expect(panel.locator(".tl-caption")).to_contain_text("This flower is obviously")
+    expect(panel.locator(".tl-labels li")).to_have_count(5)
+    expect(panel.locator(".tl-verdict")).to_contain_text("a flower the model knows")
+    assert page.locator(".tl-pixels").evaluate("canvas => canvas.toDataURL()") != before
+
+
+def test_an_example_picture_is_captioned_at_one_click(page: Page) -> None:
+    page.get_by_role("tab", name="Caption", exact=True).click()
+    assert page.locator(".tl-thumbs img").evaluate_all("images => images.every((image) => image.naturalWidth > 0)")
+    status = page.locator("#caption-panel .tl-status")
+    page.locator("#caption-run").click()  # on the picture that is there from the start
+    expect(status).not_to_contain_text("An example")
+    before = page.locator(".tl-pixels").evaluate("canvas => canvas.toDataURL()")
+    page.get_by_role("button", name="grey card").click()
+    page.wait_for_function("before => document.querySelector('.tl-pixels').toDataURL() !== before", arg=before)
+    expect(status).to_contain_text("The model gives this whole caption")
+    page.locator("#caption-run").click()
+    expect(status).to_contain_text("The model gives this whole caption")
+
+
+def test_the_routing_chart_grows_while_tokens_stream(page: Page) -> None:
+    page.get_by_role("tab", name="Routing", exact=True).click()
+    page.get_by_role("button", name="Settings").first.click()
+    slider = page.get_by_role("spinbutton", name="number input for Max new tokens").last
+    slider.fill("200")
+    slider.press("Tab")
+    page.evaluate(COUNT, ["#routing-panel", ".tl-cell"])
+    page.locator("#routing-run").click()
+    expect(page.locator("#routing-panel .tl-status")).to_have_text(
+        "Stopped: it reached the number of new tokens asked for.", timeout=30_000
+    )
+    last = page.locator("#routing-panel .tl-cell").count()
+    counts = page.evaluate("window.counts")
+    assert len(counts) > 3 and counts == sorted(counts) and counts[0] < counts[-1] <= last
+    assert last % 6 == 0 and last >= 6 * 200
+    expect(page.locator("#routing-panel .tl-load-layer")).to_have_count(6)
+    expect(page.locator("#routing-panel .tl-loss")).to_contain_text("Load-balancing loss")
+
+
+def test_markup_in_a_prompt_is_shown_as_it_is(page: Page) -> None:
+    for tab, text in (("Complete", ".tl-text"), ("Routing", ".tl-chart")):
+        page.get_by_role("tab", name=tab, exact=True).click()
+        prompt = page.locator(f"#{tab.lower()}-prompt textarea")
+        prompt.fill(MARKUP)
+        prompt.press("Enter")
+        panel = f"#{tab.lower()}-panel"
+        expect(page.locator(f"{panel} .tl-notes")).to_contain_text("{ (U+007B)")
+        expect(page.locator(f"{panel} .tl-status")).to_contain_text("Stopped")
+        if tab == "Complete":
+            assert _text(page, f"{panel} {text}").startswith(MARKUP)
+        else:
+            tokens = page.locator(f"{panel} .tl-column .tl-token").all_text_contents()
+            assert "".join(tokens).startswith(MARKUP)
+        page.locator(f"{panel} summary").click()
+        assert page.locator(f"{panel} img, {panel} b").count() == 0
+
+
+def test_all_three_tabs_fit_a_narrow_window(page: Page) -> None:
+    page.set_viewport_size({"width": 320, "height": 700})
+    page.reload()
+    expect(page.locator("#complete-panel .tl-chip").first).to_be_visible(timeout=30_000)
+    for tab in ("Complete", "Caption", "Routing"):
+        page.get_by_role("tab", name=tab, exact=True).click()
+        expect(page.locator(f"#{tab.lower()}-panel .tl")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_weights_that_come_later_are_there_after_a_reload(browser: Browser, tmp_path: Path) -> None:
+    with serve(tmp_path / "weights") as address:
+        page = browser.new_page()
+        page.goto(address)
+        for tab, command in (("Complete", "text"), ("Caption", "vision"), ("Routing", "moe")):
+            page.get_by_role("tab", name=tab, exact=True).click()
+            status = page.locator(f"#{tab.lower()}-panel .tl-status")
+            expect(status).to_contain_text(f"python train.py {command} --out weights/{command}")
+            expect(page.locator(f"#{tab.lower()}-panel h2").first).to_be_hidden()
+        make_weights(tmp_path / "weights")
+        page.reload()
+        expect(page.locator("#complete-panel .tl-chip").first).to_be_visible(timeout=30_000)
+        page.close()

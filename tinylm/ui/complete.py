@@ -1,0 +1,97 @@
+"""The Complete tab: a sentence continued, with what the model would have said instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gradio as gr
+
+from tinylm.ui import limits, zero_gpu
+from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
+from tinylm.ui.models import TEXT
+from tinylm.ui.service import Service
+from tinylm.ui.widgets import widget
+
+EXAMPLES = (
+    "A baby cat is called",
+    "The capital of France is",
+    "The opposite of hot is",
+    "Bees make",
+    "The day after Monday is",
+)
+
+
+def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
+    """Lay out the tab and wire it; returns its opening example and the panel that shows it."""
+    opening = Opening(lambda: service.runs.stamp(TEXT), lambda: service.complete(EXAMPLES[0]))
+    with gr.Row(elem_classes=["tl-columns"]):
+        with gr.Column(scale=3, min_width=320):
+            with gr.Row(elem_classes=["tl-ask"]):
+                prompt = gr.Textbox(
+                    EXAMPLES[0],
+                    label="Prompt",
+                    info="The beginning of a sentence. Enter runs it.",
+                    lines=1,
+                    max_lines=4,
+                    scale=4,
+                    min_width=200,
+                    elem_id="complete-prompt",
+                )
+                run = gr.Button("Run", variant="primary", scale=0, min_width=88, elem_id="complete-run")
+                stop = gr.Button("Stop", scale=0, min_width=88, elem_id="complete-stop")
+            with gr.Row(elem_classes=["tl-examples"]):
+                buttons = [gr.Button(text, size="sm", scale=0, min_width=60) for text in EXAMPLES]
+            panel = widget("complete", opening.value(), "complete-panel")
+        with gr.Column(scale=1, min_width=240, elem_classes=["tl-settings"]):
+            model = gr.Dropdown(service.runs.text_names(), value=TEXT, label="Model", elem_id="complete-model")
+            temperature = gr.Slider(
+                0, limits.MAX_TEMPERATURE, 0, step=0.05, label="Temperature", info="0 takes the likeliest token."
+            )
+            top_k = gr.Slider(0, 200, 0, step=1, label="Top-k", info="Draw from the k likeliest; 0 is all.")
+            top_p = gr.Slider(0, 1, 1, step=0.01, label="Top-p", info="Draw from the likeliest that hold this share.")
+            max_new_tokens = gr.Slider(1, limits.MAX_NEW_TOKENS, 40, step=1, label="Max new tokens")
+            seed = gr.Number(0, label="Seed", info="The same seed draws the same tokens.", minimum=0)
+
+    settings = [model, temperature, top_k, top_p, max_new_tokens, seed]
+    streams: dict[str, Any] = {
+        "preprocess": False,  # the service checks everything itself, and says so in words
+        "concurrency_id": CONCURRENCY_ID,
+        "concurrency_limit": limits.MAX_RUNNING,
+        "show_progress": "hidden",
+    }
+
+    def updates(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
+        return for_page(zero_gpu.complete(service, *inputs), turns.begin(request.session_hash, "complete"))
+
+    def run_prompt(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
+        yield from updates(request, *inputs)
+
+    def example(text: str) -> Callable[..., Iterator[tuple[str, dict[str, Any]]]]:
+        def run_example(request: gr.Request, *settings: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+            for value in updates(request, text, *settings):
+                yield text, value
+
+        return run_example
+
+    def complete(
+        prompt: str,
+        model: str = "text",
+        temperature: float = 0,
+        top_k: int = 0,
+        top_p: float = 1,
+        max_new_tokens: int = 40,
+        seed: int = 0,
+    ) -> Iterator[dict[str, Any]]:
+        """Continue a prompt; streams one JSON object that grows."""
+        inputs = (prompt, model, temperature, top_k, top_p, max_new_tokens, seed)
+        yield from for_api(zero_gpu.complete(service, *inputs))
+
+    page: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **streams}
+    runs = [gr.on([run.click, prompt.submit], run_prompt, [prompt, *settings], panel, **page)]
+    for button, text in zip(buttons, EXAMPLES, strict=True):
+        runs.append(button.click(example(text), settings, [prompt, panel], **page))
+    stop.click(None, cancels=runs)
+    whole = gr.JSON(visible=False)
+    gr.on([], complete, [prompt, *settings], whole, api_name="complete", **streams)
+    return opening, panel

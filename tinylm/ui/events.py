@@ -1,0 +1,102 @@
+"""Between the service and gradio: updates as the page's and the API's streams, errors as sentences."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import Any, cast
+
+import gradio as gr
+
+from tinylm.ui.limits import Refused
+from tinylm.ui.models import Unavailable
+from tinylm.ui.service import Update
+
+CONCURRENCY_ID = "model"
+BROKEN = "Something went wrong on this side. Please try again; the server's log tells more."
+MAX_SESSIONS = 1000
+
+log = logging.getLogger("tinylm")
+
+
+class Turns:
+    """The newest run of each visitor and tab; an older one ends at its next step."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: OrderedDict[tuple[str | None, str], int] = OrderedDict()
+
+    def begin(self, session: str | None, tab: str) -> Callable[[], bool]:
+        """Start a run; the function returned tells whether it is still the newest, and carries its number."""
+        key, run = (session, tab), run_number()
+        with self._lock:
+            self._newest[key] = run
+            self._newest.move_to_end(key)
+            while len(self._newest) > MAX_SESSIONS:
+                self._newest.popitem(last=False)
+        return lambda: self._newest.get(key, run) == run
+
+
+def run_number() -> int:
+    """Grows from run to run; the page drops what comes late from an older one."""
+    return time.time_ns() // 1000
+
+
+def for_page(updates: Iterator[Update], is_newest: Callable[[], bool] = lambda: True) -> Iterator[dict[str, Any]]:
+    """A widget's values: `run`, `state` (running, done, error), `message`, and the update's `result` and `page`."""
+    value: dict[str, Any] = {"run": run_number(), "state": "running", "message": "", "result": {}, "page": {}}
+    try:
+        with closing(cast(Generator[Update, None, None], updates)):
+            for update in updates:
+                if not is_newest():
+                    return
+                value = value | update._asdict()
+                yield value
+        yield value | {"state": "done"}
+    except (Refused, Unavailable) as error:
+        yield value | {"state": "error", "message": str(error)}
+    except Exception:
+        log.exception("a run failed")
+        yield value | {"state": "error", "message": BROKEN}
+
+
+def for_api(updates: Iterator[Update]) -> Iterator[dict[str, Any]]:
+    """The API's JSON objects. Raises gr.Error with a sentence."""
+    try:
+        with closing(cast(Generator[Update, None, None], updates)):
+            for update in updates:
+                yield update.result
+    except (Refused, Unavailable) as error:
+        raise gr.Error(str(error), print_exception=False) from None
+    except Exception:
+        log.exception("a run failed")
+        raise gr.Error(BROKEN, print_exception=False) from None
+
+
+class Opening:
+    """The finished example that a tab opens with: computed by the model, anew when its files change."""
+
+    def __init__(self, stamp: Callable[[], Any], compute: Callable[[], Iterator[Update]]) -> None:
+        self._stamp, self._compute = stamp, compute
+        self._lock = threading.Lock()
+        self._made: tuple[Any, dict[str, Any]] | None = None
+
+    def value(self) -> dict[str, Any]:
+        """The widget's value."""
+        with self._lock:
+            stamp = self._stamp()
+            if self._made is None or self._made[0] != stamp:
+                *_, value = for_page(self._compute())
+                value["page"] = value["page"] | {"opening": True}
+                self._made = (stamp, value)
+            return self._made[1]
+
+    def refresh(self) -> Any:
+        """The widget's value if the model changed since it was last made, else nothing to do."""
+        made = self._made
+        value = self.value()
+        return gr.skip() if made is not None and made[1] is value else value

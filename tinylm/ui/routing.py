@@ -1,0 +1,78 @@
+"""The Routing tab: which experts each token is sent to, layer by layer, while the tokens stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gradio as gr
+
+from tinylm.ui import limits
+from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
+from tinylm.ui.models import MOE
+from tinylm.ui.service import Service
+from tinylm.ui.widgets import widget
+
+EXAMPLES = ("A baby dog is called", "Two plus three is", "The sun rises in the", "Paris is the capital of")
+
+
+def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
+    """Lay out the tab and wire it; returns its opening example and the panel that shows it."""
+    opening = Opening(lambda: service.runs.stamp(MOE), lambda: service.route(EXAMPLES[0]))
+    with gr.Row(elem_classes=["tl-ask"]):
+        prompt = gr.Textbox(
+            EXAMPLES[0],
+            label="Prompt",
+            info="The beginning of a sentence. Enter runs it.",
+            lines=1,
+            max_lines=4,
+            scale=4,
+            min_width=200,
+            elem_id="routing-prompt",
+        )
+        run = gr.Button("Run", variant="primary", scale=0, min_width=88, elem_id="routing-run")
+        stop = gr.Button("Stop", scale=0, min_width=88, elem_id="routing-stop")
+    with gr.Row(elem_classes=["tl-examples"]):
+        buttons = [gr.Button(text, size="sm", scale=0, min_width=60) for text in EXAMPLES]
+    with gr.Accordion("Settings", open=False), gr.Row():
+        temperature = gr.Slider(
+            0, limits.MAX_TEMPERATURE, 0, step=0.05, label="Temperature", info="0 takes the likeliest token."
+        )
+        max_new_tokens = gr.Slider(
+            1, limits.MAX_NEW_TOKENS, 40, step=1, label="Max new tokens", info="The model may end the text sooner."
+        )
+        seed = gr.Number(0, label="Seed", info="The same seed draws the same tokens.", minimum=0)
+    panel = widget("routing", opening.value(), "routing-panel")
+    settings = [temperature, max_new_tokens, seed]
+    streams: dict[str, Any] = {
+        "preprocess": False,  # the service checks everything itself, and says so in words
+        "concurrency_id": CONCURRENCY_ID,
+        "concurrency_limit": limits.MAX_RUNNING,
+        "show_progress": "hidden",
+    }
+
+    def updates(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
+        return for_page(service.route(*inputs), turns.begin(request.session_hash, "routing"))
+
+    def run_prompt(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
+        yield from updates(request, *inputs)
+
+    def example(text: str) -> Callable[..., Iterator[tuple[str, dict[str, Any]]]]:
+        def run_example(request: gr.Request, *settings: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+            for value in updates(request, text, *settings):
+                yield text, value
+
+        return run_example
+
+    def route(prompt: str, temperature: float = 0, max_new_tokens: int = 40, seed: int = 0) -> Iterator[dict[str, Any]]:
+        """Continue a prompt and tell each token's experts; streams one JSON object that grows."""
+        yield from for_api(service.route(prompt, temperature, max_new_tokens, seed))
+
+    page: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **streams}
+    runs = [gr.on([run.click, prompt.submit], run_prompt, [prompt, *settings], panel, **page)]
+    for button, text in zip(buttons, EXAMPLES, strict=True):
+        runs.append(button.click(example(text), settings, [prompt, panel], **page))
+    stop.click(None, cancels=runs)
+    whole = gr.JSON(visible=False)
+    gr.on([], route, [prompt, *settings], whole, api_name="route", **streams)
+    return opening, panel

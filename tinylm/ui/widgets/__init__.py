@@ -1,0 +1,40 @@
+"""Drawn panels: constant templates and scripts from files, fed with plain numbers.
+
+User text reaches them as data and is set through `textContent` only; the templates never interpolate anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+FOLDER = Path(__file__).parent
+SHARED = "draw"
+
+
+def widget(name: str, value: dict[str, Any], elem_id: str) -> gr.HTML:
+    """The panel whose template and script are `name`.html and `name`.js."""
+    return gr.HTML(
+        value=value,
+        html_template=_read(f"{name}.html"),
+        js_on_load=_read(f"{name}.js"),
+        apply_default_css=False,
+        elem_id=elem_id,
+        elem_classes=["tl-panel"],
+    )
+
+
+def css() -> str:
+    """The styles of the panels and of what stands round them; gradio puts its own prefix before each selector."""
+    return "\n".join(map(_read, ("page.css", "panels.css")))
+
+
+def head() -> str:
+    """The shared script, and the styles of the page's frame, which no prefix may precede, for the document's head."""
+    return f"<style>\n{_read('frame.css')}\n</style>\n<script>\n{_read(SHARED + '.js')}\n</script>"
+
+
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")

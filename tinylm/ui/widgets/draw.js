@@ -1,0 +1,181 @@
+// Shared by the panels. All text is set through textContent; numbers come as they are.
+window.tinylm = (() => {
+  const EXPERT_COLOURS = 8; // --tl-expert-0 to --tl-expert-7 in the style sheet
+
+  function el(tag, className, text) {
+    const node = document.createElement(tag);
+    if (className) node.className = className;
+    if (text !== undefined) node.textContent = text;
+    return node;
+  }
+
+  // A token's text with its spaces and line ends marked; the characters themselves stay as they are.
+  function spelled(text) {
+    const parts = document.createDocumentFragment();
+    for (const part of text.split(/([ \n\t])/)) {
+      if (!part) continue;
+      const kind = { " ": "tl-space", "\n": "tl-line-end", "\t": "tl-tab" }[part];
+      parts.append(kind ? el("span", kind, part) : part);
+    }
+    return parts;
+  }
+
+  const SPECIAL = { "<eos>": "end of text", "<pad>": "padding", "<unk>": "unknown character" };
+  const said = (text) =>
+    SPECIAL[text] || text.replaceAll(" ", "␣").replaceAll("\n", "↵") || "nothing";
+
+  function percent(p) {
+    if (p >= 0.9995 && p < 1) return "> 99.9 %";
+    if (p < 0.001) return "< 0.1 %";
+    return `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)} %`;
+  }
+
+  function bytes(n) {
+    return n < 1024 ? `${n.toLocaleString("en-GB")} B` : `${(n / 1024).toFixed(1)} KiB`;
+  }
+
+  // Rows of label, bar and number into `list` (an <ol> or <ul>); rows are reused so that bars glide.
+  function bars(list, rows, max = 1) {
+    while (list.children.length > rows.length) list.lastElementChild.remove();
+    rows.forEach((row, i) => {
+      let item = list.children[i];
+      if (!item) {
+        item = el("li", "tl-bar");
+        const track = el("span", "tl-track");
+        track.append(el("span", "tl-fill"));
+        item.append(el("span", "tl-bar-label"), track, el("span", "tl-bar-value"));
+        list.append(item);
+      }
+      const [label, track, value] = item.children;
+      label.replaceChildren(row.special || !row.spell ? row.label : spelled(row.label));
+      label.classList.toggle("tl-special", Boolean(row.special));
+      track.firstChild.style.width = `${Math.min(100, (100 * row.value) / max)}%`;
+      track.firstChild.style.background = row.colour || "";
+      value.textContent = percent(row.value);
+      item.classList.toggle("tl-chosen", Boolean(row.chosen));
+    });
+  }
+
+  // One tab stop for many items: arrows move, Home and End jump. `step` gives the index to go to, or undefined.
+  function roving(root, selector, onMove, columns = () => 0) {
+    const items = () => [...root.querySelectorAll(selector)];
+    const setStop = (item) => {
+      for (const other of root.querySelectorAll(`${selector}[tabindex="0"]`)) other.tabIndex = -1;
+      item.tabIndex = 0;
+    };
+    const visit = (event) => {
+      const item = event.target.closest(selector);
+      if (!item || !root.contains(item)) return;
+      if (event.type !== "mouseover") setStop(item);
+      onMove(item, event.type);
+    };
+    root.addEventListener("focusin", visit);
+    root.addEventListener("click", visit);
+    root.addEventListener("mouseover", visit);
+    root.addEventListener("keydown", (event) => {
+      const all = items();
+      const at = all.indexOf(document.activeElement);
+      if (at < 0) return;
+      const down = columns();
+      const to = {
+        ArrowRight: at + (down || 1),
+        ArrowLeft: at - (down || 1),
+        ArrowDown: at + 1,
+        ArrowUp: at - 1,
+        Home: 0,
+        End: all.length - 1,
+      }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      all[Math.max(0, Math.min(all.length - 1, to))]?.focus();
+    });
+    return setStop;
+  }
+
+  // Draw at once and after each change. Values of an older run that come late are dropped, and a run that the
+  // visitor stopped is drawn as such.
+  function follow(props, watch, stopId, draw) {
+    let newest = 0;
+    let stopped = 0;
+    const update = () => {
+      const value = props.value;
+      if (!value || !value.run || value.run < newest) return;
+      newest = value.run;
+      draw(value, value.state === "running" && stopped === value.run ? "stopped" : value.state);
+    };
+    document.addEventListener("click", (event) => {
+      if (!event.target.closest?.(`#${stopId}`)) return;
+      for (const wait of [0, 400]) {
+        setTimeout(() => {
+          stopped = newest;
+          update();
+        }, wait);
+      }
+    });
+    watch("value", update);
+    update();
+  }
+
+  // Add to a box that scrolls, and stay at its end unless the visitor has scrolled away from it.
+  function atEnd(box, add) {
+    const follows = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    add();
+    if (follows) box.scrollTop = box.scrollHeight;
+  }
+
+  // The text equivalent of a chart, made only while it is open.
+  function table(details, head, rows) {
+    const make = () => {
+      if (!details.open) return;
+      const node = el("table");
+      const top = el("tr");
+      head().forEach((text) => top.append(el("th", "", text)));
+      const body = el("tbody");
+      rows().forEach((cells) => {
+        const row = el("tr");
+        cells.forEach((text) => row.append(el("td", "", text)));
+        body.append(row);
+      });
+      const thead = el("thead");
+      thead.append(top);
+      node.append(thead, body);
+      details.querySelector(".tl-table").replaceChildren(node);
+    };
+    details.addEventListener("toggle", make);
+    return make;
+  }
+
+  const expertColour = (i) => `var(--tl-expert-${i % EXPERT_COLOURS})`;
+  const expertInk = (i) => `var(--tl-expert-ink-${i % EXPERT_COLOURS})`;
+
+  const STOPPED = {
+    eos: "Stopped: the model ended the text itself.",
+    length: "Stopped: it reached the number of new tokens asked for.",
+    context: "Stopped: the context is full.",
+  };
+
+  // The line above a panel: what is going on, in words.
+  function status(node, value, state, done) {
+    const text = {
+      running: "Running…",
+      stopped: "You stopped it.",
+      error: value.message,
+      done: (value.page.opening ? "An example, computed when the page was made ready. " : "") + done,
+    }[state];
+    if (node.textContent !== text) node.textContent = text;
+    node.dataset.state = state;
+  }
+
+  function unknownNote(characters) {
+    if (!characters?.length) return "";
+    const named = characters.slice(0, 12).map((c) => {
+      const code = c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+      return /[\p{L}\p{N}\p{P}\p{S}]/u.test(c) ? `${c} (U+${code})` : `U+${code}`;
+    });
+    const more = characters.length > 12 ? ` and ${characters.length - 12} more` : "";
+    return `Unknown to this model, read as one and the same token: ${named.join(", ")}${more}.`;
+  }
+
+  return { el, spelled, said, percent, bytes, bars, roving, follow, atEnd, table, expertColour, expertInk, STOPPED, status,
+    unknownNote, SPECIAL };
+})();
