@@ -111,6 +111,9 @@ def main(argv: list[str]) -> int:
             print(f"{variant}: {error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
+            if not (folders[variant] / training.STATE).exists():
+                print(f"\n{variant}: interrupted before the first step; nothing was saved", file=sys.stderr)
+                return 130
             again = shlex.join(["python", "train.py", *argv, *([] if args.resume else ["--resume"])])
             print(f"\n{variant}: interrupted and saved in {folders[variant]}; go on with: {again}", file=sys.stderr)
             return 130

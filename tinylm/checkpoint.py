@@ -70,18 +70,31 @@ def load(folder_or_hub_id: str | os.PathLike[str], device: torch.device | str = 
         )
     info: dict[str, Any] = {}
     if (folder / METRICS).exists():
-        info = _read(folder / METRICS, lambda path: json.loads(path.read_text(encoding="utf-8")))
+        info = _read(folder / METRICS, _read_metrics)
     model = _read(folder / WEIGHTS, lambda path: _load_model(path, config))
     return Run(model.to(device).eval(), tokenizer, info)
+
+
+def _read_metrics(path: Path) -> dict[str, Any]:
+    info = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(info, dict):
+        raise ValueError(f"the metrics must be an object, not {type(info).__name__}")
+    return info
 
 
 def _load_model(path: Path, config: ModelConfig) -> TinyLM:
     with safe_open(path, framework="pt") as header:
         found = {name: tuple(header.get_slice(name).get_shape()) for name in header.keys()}  # noqa: SIM118
-    if config.n_layers > len(found):
-        raise ValueError(f"it holds {len(found)} tensors, too few for {config.n_layers} layers")
-    with torch.device("meta"):
-        model = TinyLM(config)
+    # Even on the meta device every layer, expert and slot costs a module; a config from anywhere may ask for billions.
+    n_experts = config.moe.n_experts if config.moe else 1
+    if config.n_layers * n_experts + config.n_slots > len(found):
+        told = f"{config.n_layers} layers, {n_experts} experts in each and {config.n_slots} image slots"
+        raise ValueError(f"it holds {len(found)} tensors, too few for the {told} of {CONFIG}")
+    try:
+        with torch.device("meta"):
+            model = TinyLM(config)
+    except (TypeError, OverflowError, RuntimeError):  # PyTorch's own limits on a tensor's size
+        raise ValueError(f"{CONFIG} asks for tensors larger than PyTorch can have") from None
     for name, tensor in model.state_dict().items():
         if found.get(name) != tuple(tensor.shape):
             raise ValueError(f"tensor {name} has shape {found.get(name)}, {CONFIG} asks for {tuple(tensor.shape)}")

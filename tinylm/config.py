@@ -78,6 +78,8 @@ class ModelConfig:
         _check_counts(self, "vocab_size", "max_seq_len", "d_model", "n_layers", "n_heads", "d_latent", "d_ff")
         if self.d_model % self.n_heads:
             raise ValueError(f"d_model={self.d_model} must be a multiple of n_heads={self.n_heads}")
+        if not isinstance(self.final_norm, bool):
+            raise ValueError(f"final_norm={self.final_norm!r} must be true or false")
         if self.moe is not None and not isinstance(self.moe, MoEConfig):
             raise ValueError(f"moe must be None or a MoEConfig, not {type(self.moe).__name__}")
         if self.vision is not None and not isinstance(self.vision, VisionConfig):
@@ -100,6 +102,8 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """Build from `to_dict`'s form. Raises ValueError on unknown or missing keys and on bad values."""
+        if not isinstance(values, dict):
+            raise ValueError(f"the model config must be an object, not {type(values).__name__}")
         values = dict(values)
         for name, nested in (("moe", MoEConfig), ("vision", VisionConfig)):
             if values.get(name) is not None:

@@ -32,13 +32,6 @@ class HeldOut(NamedTuple):
     bits_per_character: float  # the nats of all predicted tokens in bits, over the characters those tokens spell
 
 
-def to_device(batch: Batch, model: TinyLM) -> Batch:
-    """The batch where the model's weights are."""
-    device = model.head_bias.device
-    images = None if batch.images is None else batch.images.to(device)
-    return Batch(batch.ids.to(device), batch.targets.to(device), images)
-
-
 @torch.inference_mode()
 def held_out(model: TinyLM, tokenizer: Tokenizer, batches: Iterable[Batch]) -> HeldOut:
     """Mean loss over all targets of `batches`; the model is put in evaluation mode meanwhile."""
@@ -130,6 +123,7 @@ def caption_logprobs(model: TinyLM, tokenizer: Tokenizer, images: Tensor, labels
     for row, tail in enumerate(tails):
         tails_LT[row, : len(tail)] = torch.tensor(tail)
     tails_LT = tails_LT.to(device)
+    was_training = model.training
     model.eval()
     cache = LatentCache(model.config, len(images), device=device, dtype=model.head_bias.dtype)
     first_BV = model(torch.tensor([prompt], device=device).expand(len(images), -1), images.to(device), cache).logits[
@@ -144,6 +138,7 @@ def caption_logprobs(model: TinyLM, tokenizer: Tokenizer, images: Tensor, labels
             logits_NTV.transpose(1, 2), targets_BLT[:, :, 1:].flatten(0, 1), reduction="none"
         ).sum(1)
         logprobs_BL = logprobs_BL + rest_N.view(len(images), len(tails))
+    model.train(was_training)
     return logprobs_BL
 
 
@@ -200,7 +195,7 @@ def _evaluating(model: TinyLM, batches: Iterable[Batch]) -> Iterator[Batch]:
     model.eval()
     try:
         for batch in batches:
-            yield to_device(batch, model)
+            yield batch.to(model.head_bias.device)
     finally:
         model.train(was_training)
 

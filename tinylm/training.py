@@ -29,6 +29,7 @@ from tinylm.data.text import BUILT_IN, TextCorpus, load_corpus
 from tinylm.model import TinyLM
 from tinylm.moe import load_balancing_loss
 from tinylm.tokenizer import EOS, PAD, UNK, Tokenizer
+from tinylm.vision import ImageEncoder
 
 VARIANTS = ("text", "vision", "moe")
 STATE = "training.pt"  # what --resume needs; gone when the run is finished
@@ -66,6 +67,7 @@ class Recipe:
     stored_size: int = 96  # side of the pictures that views are cut from
     augmented: bool = True
     balance: float = 0.5  # 0 shows every picture as often, 1 every label
+    label_loss: float = 0.5  # weight of naming the label straight from the image trunk; training only
 
 
 # The article's own training, beside one that really trains. The sizes are not part of a recipe.
@@ -86,6 +88,7 @@ _ARTICLE = Recipe(
     joined_share=0.0,
     augmented=False,
     balance=0.0,
+    label_loss=0.0,
 )
 RECIPES: dict[str, dict[str, Recipe]] = {
     "default": {
@@ -96,7 +99,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "article": {"text": _ARTICLE, "moe": _ARTICLE, "vision": _ARTICLE},
 }
 _ENCODERS = {
-    "default": VisionConfig(image_size=64, encoder="conv", d_hidden=256),
+    "default": VisionConfig(image_size=48, encoder="conv", d_hidden=256),
     "article": VisionConfig(image_size=32, encoder="mlp"),
 }
 
@@ -130,6 +133,34 @@ class Task:
     source: str
     corpus: TextCorpus | None = None
     flowers: FlowerData | None = None
+    label_head: LabelHead | None = None
+
+    def trained(self) -> nn.ModuleDict:
+        """All modules with weights to train, the shipped model and what only training needs."""
+        heads = {} if self.label_head is None else {"label_head": self.label_head}
+        return nn.ModuleDict({"model": self.model, **heads})
+
+
+class LabelHead(nn.Module):
+    """Names the label straight from the image trunk's features; used in training only.
+
+    Through the caption alone, the trunk's gradient is the product of many small matrices at first, and captions stay
+    a guess for epochs. This gives the trunk something to learn from the first step.
+    """
+
+    def __init__(self, encoder: ImageEncoder, n_labels: int) -> None:
+        super().__init__()
+        self.w = nn.Linear(encoder.d_trunk, n_labels)
+        self._features: Tensor | None = None
+        encoder.trunk.register_forward_hook(self._keep)
+
+    def _keep(self, _trunk: nn.Module, _inputs: Any, features: Tensor) -> None:
+        self._features = features
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross-entropy of the labels, for the pictures that the model has just read."""
+        assert self._features is not None and batch.labels is not None
+        return F.cross_entropy(self.w(self._features), batch.labels)
 
 
 @dataclass
@@ -158,14 +189,14 @@ def train(plan: Plan) -> dict[str, Any]:
     _check_folder(plan.out)
     device = choose_device(plan.device)
     task = prepare(plan, recipe, sizes)
-    task.model.to(device)
-    optimizer = make_optimizer(task.model, recipe)
-    progress = _resumed(plan, task.model, optimizer) if plan.resume else Progress()
+    trained = task.trained().to(device)
+    optimizer = make_optimizer(trained, recipe)
+    progress = _resumed(plan, trained, optimizer) if plan.resume else Progress()
 
     with _interruptible() as interrupted:
         _loop(plan, recipe, task, optimizer, progress, interrupted)
     if interrupted.is_set():
-        _save_state(plan, task.model, optimizer, progress)
+        _save_state(plan, trained, optimizer, progress)
         raise KeyboardInterrupt
     info = _metrics(plan, recipe, task, progress)
     checkpoint.save(plan.out, task.model, task.tokenizer, info, model_card(info))
@@ -231,7 +262,10 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
             recipe.augmented,
             recipe.balance,
         )
-        return Task(model, tokenizer, batches, flowers.source, flowers=flowers)
+        head = None
+        if recipe.label_loss and model.encoder is not None:
+            head = LabelHead(model.encoder, len(flowers.labels))
+        return Task(model, tokenizer, batches, flowers.source, flowers=flowers, label_head=head)
     assert corpus is not None
     lines += join_lines(corpus.train, recipe.joined_share, tokenizer, max_seq_len, plan.seed)
     batches = TextBatches(
@@ -314,11 +348,15 @@ def _loop(
     interrupted: threading.Event,
 ) -> None:
     model, device = task.model, task.model.head_bias.device
+    parameters = list(task.trained().parameters())
     n_batches = task.batches.n_batches()
     n_steps = max(1, math.ceil(recipe.epochs * n_batches))
     limit = None if plan.minutes is None else 60 * plan.minutes
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    last_evaluation, last_save = _done(progress, n_steps, limit), time.monotonic()
+    # A resumed run evaluates at the same steps as one that was never interrupted.
+    evaluated = progress.history[-1] if progress.history else {"step": 0, "seconds": 0.0}
+    last_evaluation = evaluated["step"] / n_steps if limit is None else evaluated["seconds"] / limit
+    last_save = time.monotonic()
     with _bar(plan, progress, n_steps, limit) as bar:
         for batch in _batches(task.batches, progress.step):
             done = _done(progress, n_steps, limit)
@@ -329,13 +367,15 @@ def _loop(
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(recipe, done)
             n_tokens = batch.n_tokens
-            batch = evaluation.to_device(batch, model)
+            batch = batch.to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 loss, nats = training_loss(model, batch)
+                if task.label_head is not None:
+                    loss = loss + recipe.label_loss * task.label_head.loss(batch)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             if recipe.clip:
-                nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+                nn.utils.clip_grad_norm_(parameters, recipe.clip)
             optimizer.step()
             progress.step += 1
             progress.n_tokens += n_tokens
@@ -346,7 +386,7 @@ def _loop(
                 last_evaluation = _done(progress, n_steps, limit)
                 _evaluate(task, progress)
                 if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES:
-                    _save_state(plan, model, optimizer, progress)
+                    _save_state(plan, task.trained(), optimizer, progress)
                     last_save = time.monotonic()
             _show(bar, progress, limit)
         if not interrupted.is_set() and (not progress.history or progress.history[-1]["step"] != progress.step):
@@ -529,26 +569,26 @@ def _fingerprint(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _save_state(plan: Plan, model: TinyLM, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+def _save_state(plan: Plan, trained: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
     state = {
         "plan": _fingerprint(plan),
-        "model": model.state_dict(),
+        "model": trained.state_dict(),
         "optimizer": optimizer.state_dict(),
         "progress": dataclasses.asdict(progress),
     }
     checkpoint.write_whole(plan.out / STATE, lambda path: torch.save(state, path))
 
 
-def _resumed(plan: Plan, model: TinyLM, optimizer: torch.optim.Optimizer) -> Progress:
+def _resumed(plan: Plan, trained: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
     path = plan.out / STATE
     if not path.exists():
         raise ValueError(f"--resume: {plan.out} holds no unfinished run; leave --resume out to start one")
-    state = torch.load(path, map_location=model.head_bias.device, weights_only=True)
+    state = torch.load(path, map_location=next(trained.parameters()).device, weights_only=True)
     changed = [key for key, value in _fingerprint(plan).items() if state["plan"].get(key) != value]
     if changed:
         told = ", ".join(f"{key} was {state['plan'].get(key)!r}" for key in changed)
         raise ValueError(f"--resume: the run in {plan.out} was started with other settings: {told}")
-    model.load_state_dict(state["model"])
+    trained.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return Progress(**state["progress"])
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from tinylm.config import VisionConfig
 
-ACCEPTED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "AVIF")
+# Pillow opens a phone's MPO as JPEG; it knows no opener of that name.
+ACCEPTED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 ACCEPTED_IN_WORDS = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"
 MAX_PIXELS = 50_000_000
 MAX_BYTES = 30_000_000
@@ -136,15 +137,18 @@ class ImageEncoder(nn.Module):
         d_hidden = config.d_hidden or d_ff
         self.trunk: nn.Module
         if config.encoder == "mlp":
-            d_trunk = config.d_trunk
+            self.d_trunk = config.d_trunk
             self.trunk = nn.Sequential(
-                nn.Flatten(), nn.Linear(3 * config.image_size**2, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_trunk)
+                nn.Flatten(),
+                nn.Linear(3 * config.image_size**2, d_hidden),
+                nn.ReLU(),
+                nn.Linear(d_hidden, self.d_trunk),
             )
         else:
-            d_trunk = config.channels[-1]
+            self.d_trunk = config.channels[-1]
             self.trunk = ConvTrunk(config.channels)
         self.slot_heads = nn.ModuleList(
-            nn.Sequential(nn.Linear(d_trunk, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_model))
+            nn.Sequential(nn.Linear(self.d_trunk, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_model))
             for _ in range(config.n_slots)
         )
 
@@ -157,7 +161,8 @@ class ImageEncoder(nn.Module):
 class ConvTrunk(nn.Module):
     """A small residual network (He et al. 2015): the stem and every stage but the first halve the picture.
 
-    The last stage is averaged over the picture.
+    The last stage is averaged over the picture and normalised: without that, what all pictures have in common drowns
+    what tells them apart, and the slots take long to differ.
     """
 
     def __init__(self, channels: tuple[int, ...]) -> None:
@@ -169,11 +174,12 @@ class ConvTrunk(nn.Module):
             ResidualBlock(first, first, stride=1),
             *(ResidualBlock(c_in, c_out, stride=2) for c_in, c_out in itertools.pairwise(channels)),
         )
+        self.norm = nn.BatchNorm1d(channels[-1])
 
     def forward(self, images: Tensor) -> Tensor:
         """Features (B, channels[-1]) of images (B, 3, size, size)."""
         images = images.contiguous(memory_format=torch.channels_last)
-        return self.stages(self.stem(images).relu()).mean(dim=(2, 3))
+        return self.norm(self.stages(self.stem(images).relu()).mean(dim=(2, 3)))
 
 
 class ResidualBlock(nn.Module):

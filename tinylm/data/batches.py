@@ -28,6 +28,13 @@ class Batch(NamedTuple):
     ids: Tensor  # (B, T)
     targets: Tensor  # (B, T), `IGNORED` at padding
     images: Tensor | None = None  # (B, 3, size, size) float32 in [0, 1]
+    labels: Tensor | None = None  # (B,), with images
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch on `device`."""
+        images = None if self.images is None else self.images.to(device)
+        labels = None if self.labels is None else self.labels.to(device)
+        return Batch(self.ids.to(device), self.targets.to(device), images, labels)
 
     @property
     def n_tokens(self) -> int:
@@ -178,8 +185,8 @@ class PictureBatches:
             yield self._batch(resized(images, self._image_size), labels)
 
     def _batch(self, images: Tensor, labels: Tensor) -> Batch:
-        ids, targets, _ = self._captions.batch(labels)
-        return Batch(ids, targets, images)
+        text = self._captions.batch(labels)
+        return Batch(text.ids, text.targets, images, labels)
 
 
 def resized(images: Tensor, size: int) -> Tensor:

@@ -23,7 +23,7 @@ from tinylm.vision import image_to_tensor, load_image
 CAPTION_PROMPT = "This flower is obviously"
 HUB_ID = "nroggendorff/flowers"
 VALIDATION_SHARE = 0.1
-DRAWN_PER_KIND = 200
+DRAWN_PER_KIND, DRAWN_HELD_OUT = 200, 10
 # Seeds of the drawings, apart from each other: training takes 0 and up, the others start here.
 VALIDATION_SEED = 1_000_000
 EXAMPLE_SEED = 2_000_000
@@ -105,7 +105,7 @@ def _drawn(size: int) -> tuple[list[Picture], list[Picture]]:
             (_shrink(painter.paint(kind, first_seed + i), size), kind) for kind in painter.KINDS for i in range(count)
         ]
 
-    return draw(0, DRAWN_PER_KIND), draw(VALIDATION_SEED, DRAWN_PER_KIND // 10)
+    return draw(0, DRAWN_PER_KIND), draw(VALIDATION_SEED, DRAWN_HELD_OUT)
 
 
 def _hub_pictures(source: str, size: int) -> list[Picture]:
