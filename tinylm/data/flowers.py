@@ -6,7 +6,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from PIL.Image import Image
 from torch import Tensor
+from tqdm import tqdm
 
 from tinylm.data import painter
 from tinylm.data.english import with_article
@@ -101,9 +102,8 @@ def _is_hub(source: str) -> bool:
 
 def _drawn(size: int) -> tuple[list[Picture], list[Picture]]:
     def draw(first_seed: int, count: int) -> list[Picture]:
-        return [
-            (_shrink(painter.paint(kind, first_seed + i), size), kind) for kind in painter.KINDS for i in range(count)
-        ]
+        wanted = [(kind, first_seed + i) for kind in painter.KINDS for i in range(count)]
+        return [(_shrink(painter.paint(kind, n), size), kind) for kind, n in _bar(wanted, "drawing flowers")]
 
     return draw(0, DRAWN_PER_KIND), draw(VALIDATION_SEED, DRAWN_HELD_OUT)
 
@@ -119,7 +119,7 @@ def _hub_pictures(source: str, size: int) -> list[Picture]:
     names = getattr(rows.features["label"], "names", None)
     return [
         (_shrink(load_image(row["image"]), size), clean_label(names[row["label"]] if names else str(row["label"])))
-        for row in rows
+        for row in _bar(rows, f"reading {name}")
     ]
 
 
@@ -140,7 +140,7 @@ def _folder_pictures(folder: str, size: int, warn: Callable[[str], None]) -> lis
         ) from None
     names = rows.features["label"].names
     pictures, unreadable = [], []
-    for row in rows.cast_column("image", datasets.Image(decode=False)):
+    for row in _bar(rows.cast_column("image", datasets.Image(decode=False)), f"reading {folder}"):
         stored = row["image"]
         try:
             source = stored["path"] if stored["bytes"] is None else BytesIO(stored["bytes"])
@@ -167,6 +167,10 @@ def _split(pictures: list[Picture], seed: int) -> tuple[list[Picture], list[Pict
         else:
             train.append(picture)
     return train, validation
+
+
+def _bar(pictures: Sized, what: str) -> tqdm:
+    return tqdm(pictures, desc=what, unit=" pictures", leave=False)
 
 
 def _shrink(image: Image, size: int) -> Tensor:
