@@ -1,6 +1,6 @@
 """Caption a folder of labelled photos that no training has seen, and write how many captions are right.
 
-    python benchmarks/caption_accuracy.py --flowers DIR
+python benchmarks/caption_accuracy.py --flowers DIR
 """
 
 from __future__ import annotations

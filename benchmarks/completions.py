@@ -1,6 +1,6 @@
 """Complete a few prompts with the shipped weights and print them as the README's table, good and bad alike.
 
-    python benchmarks/completions.py [--weights weights]
+python benchmarks/completions.py [--weights weights]
 """
 
 from __future__ import annotations

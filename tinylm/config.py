@@ -52,6 +52,8 @@ class VisionConfig:
             raise ValueError(f"encoder={self.encoder!r} is unknown; choose one of {', '.join(ENCODERS)}")
         if self.d_hidden is not None:
             _check_counts(self, "d_hidden")
+        if self.encoder == "conv" and self.image_size < 2:
+            raise ValueError(f"image_size={self.image_size} is too small for the conv encoder; it takes 2 or more")
         if not self.channels or any(not _is_count(c) for c in self.channels):
             raise ValueError(f"channels={self.channels} must be whole numbers of 1 or more")
 

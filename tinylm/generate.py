@@ -48,7 +48,8 @@ def sample(
     # Subtract the maximum first, so that a tiny temperature can't overflow.
     scaled_V = (logits_V.double() - logits_V.max()) / temperature
     if top_k and top_k < len(scaled_V):
-        scaled_V = scaled_V.masked_fill(scaled_V < scaled_V.topk(top_k).values[-1], float("-inf"))
+        kept = scaled_V.topk(top_k)  # exactly k, also where logits are equal
+        scaled_V = torch.full_like(scaled_V, float("-inf")).scatter(0, kept.indices, kept.values)
     probs_V = scaled_V.softmax(dim=-1)
     if top_p is not None and top_p < 1:
         ordered, order = probs_V.sort(descending=True, stable=True)

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from tinylm import checkpoint, evaluation
 from tinylm.card import model_card
 from tinylm.config import ModelConfig, MoEConfig, VisionConfig, preset
-from tinylm.data.batches import Batch, BatchSource, Lines, PictureBatches, TextBatches, resized
+from tinylm.data.batches import IGNORED, Batch, BatchSource, Lines, PictureBatches, TextBatches, resized
 from tinylm.data.flowers import FlowerData, caption, load_flowers
 from tinylm.data.text import BUILT_IN, TextCorpus, load_corpus
 from tinylm.model import TinyLM
@@ -330,7 +330,9 @@ def learning_rate(recipe: Recipe, done: float) -> float:
 def training_loss(model: TinyLM, batch: Batch) -> tuple[Tensor, Tensor]:
     """(loss to minimise, its cross-entropy part in nats a token); the rest is the load-balancing loss."""
     output = model(batch.ids, batch.images)
-    nats = F.cross_entropy(output.logits.flatten(0, 1), batch.targets.flatten())
+    summed = F.cross_entropy(output.logits.flatten(0, 1), batch.targets.flatten(), reduction="sum")
+    # Not the built-in mean: a batch of one-token lines has no target, and its loss is 0, not 0/0.
+    nats = summed / (batch.targets != IGNORED).sum().clamp(min=1)
     if not output.routings:
         return nats, nats
     assert model.config.moe is not None

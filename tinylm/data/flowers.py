@@ -75,7 +75,9 @@ def load_flowers(
         validation += set_aside
     labels = tuple(sorted({label for _, label in train}))
     if len(labels) < 2:
-        raise ValueError(f"{' '.join(sources)} has {len(labels)} label(s); telling flowers apart takes at least 2")
+        raise ValueError(
+            f"{' '.join(sources)} has {len(labels)} label(s); telling flowers apart takes at least 2, in a folder each"
+        )
     index = {label: i for i, label in enumerate(labels)}
     if not validation:
         raise ValueError(f"{' '.join(sources)} has too few pictures; at least one label needs 3 or more")
@@ -131,8 +133,8 @@ def _folder_pictures(folder: str, size: int, warn: Callable[[str], None]) -> lis
     datasets.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
     try:
-        rows: Any = datasets.load_dataset("imagefolder", data_dir=os.fspath(folder), split="train")
-        if "label" not in rows.features:
+        rows: Any = datasets.load_dataset("imagefolder", data_dir=os.fspath(folder), drop_labels=False)["train"]
+        if "label" not in rows.features or not any(path.is_dir() for path in Path(folder).iterdir()):
             raise ValueError("no labels")
     except Exception:  # the loader raises errors of many kinds on folders it can't use
         raise ValueError(

@@ -1,0 +1,499 @@
+"""`train.py` from the outside: run folders, seeds, Ctrl-C and --resume, and what it says when it can't."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import reference
+import torch
+from conftest import HUB_CACHE, ROOT, lively, random_ids, random_images, tiny_config
+from reference import Route
+
+import tinylm
+from tinylm import training
+from tinylm.data.batches import IGNORED, Batch, Lines
+from tinylm.data.painter import paint
+from tinylm.tokenizer import Tokenizer
+
+SIZES = ["d_model=32", "n_layers=1", "d_ff=48", "d_latent=8", "vocab_size=150", "batch_size=8", "stored_size=32"]
+METRICS = {
+    "variant", "device", "steps", "seconds", "tokens_per_second", "parameters", "active_parameters", "train_loss",
+    "val_loss", "val_bits_per_character", "history",
+}  # fmt: skip
+METRICS_OF = {
+    "text": {"recall"},
+    "moe": {"recall", "expert_load"},
+    "vision": {"caption_accuracy", "labels"},
+}
+SMALL_ENCODER = {
+    "conv": ["vision.channels=4,8", "vision.image_size=16"],
+    "mlp": ["vision.encoder=mlp", "vision.d_trunk=20"],
+}
+
+
+@pytest.fixture(scope="session")
+def corpus_file(tmp_path_factory):
+    """Sixty lines of one simple form."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    things = ["sky", "sea", "rose", "lime", "coal", "snow", "plum", "wheat", "mouse", "flame"]
+    colours = ["blue", "green", "red", "white", "black", "grey"]
+    path.write_text("".join(f"The {t} is {c}, they say.\n" for t in things for c in colours), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def flower_folder(tmp_path_factory):
+    """Three kinds of drawn flowers, eight each."""
+    folder = tmp_path_factory.mktemp("flowers")
+    for kind in ("iris", "rose", "water lily"):
+        (folder / kind.replace(" ", "-")).mkdir()
+        for i in range(8):
+            paint(kind, i, 32).save(folder / kind.replace(" ", "-") / f"{i}.png")
+    return str(folder)
+
+
+def environment():
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": HUB_CACHE, "OMP_NUM_THREADS": "1"}
+
+
+def train_py(*args, cwd=None):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *map(str, args)],
+        capture_output=True, text=True, timeout=120, env=environment(), cwd=cwd or ROOT,
+    )  # fmt: skip
+
+
+def in_process(capsys, *args):
+    """train.py's main here: (exit status, stdout, stderr)."""
+    import train
+
+    capsys.readouterr()
+    status = train.main([str(arg) for arg in args])
+    return status, *capsys.readouterr()
+
+
+def arguments(variant, corpus_file, flower_folder, encoder="conv"):
+    data = ["--flowers", flower_folder] if variant == "vision" else ["--corpus", corpus_file]
+    extra = SMALL_ENCODER[encoder] if variant == "vision" else ["moe.n_experts=3"] if variant == "moe" else []
+    return [variant, *data, "--device", "cpu", "--set", *SIZES, *extra]
+
+
+def one_line(text):
+    """The message on stderr: one line, no traceback."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) == 1, text
+    assert "Traceback" not in text
+    return lines[0]
+
+
+# Run folders
+
+
+def check_run_folder(folder, variant):
+    run = tinylm.load(folder)
+    assert sorted(os.listdir(folder)) == [
+        "README.md",
+        "config.json",
+        "metrics.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    info = run.info
+    assert METRICS | METRICS_OF[variant] <= set(info)
+    assert info["variant"] == variant
+    assert info["parameters"] == sum(p.numel() for p in run.model.parameters())
+    assert info["steps"] == info["history"][-1]["step"] > 0
+    for entry in info["history"]:
+        assert {"step", "seconds", "train_loss", "val_loss"} <= set(entry)
+    assert [e["step"] for e in info["history"]] == sorted({e["step"] for e in info["history"]})
+    # The last figure of the curve is that of the weights that were saved.
+    assert info["history"][-1]["val_loss"] == pytest.approx(info["val_loss"], abs=1e-3)
+    assert run.model.config.d_model == 32
+    assert (run.model.config.moe is not None) == (variant == "moe")
+    assert (run.model.config.vision is not None) == (variant == "vision")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for figure in (f"{info['parameters']:,}", f"{info['val_loss']:.3f}", info["command"]):
+        assert figure in card
+    json.loads((folder / "metrics.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)  # no NaN
+    return run
+
+
+@pytest.mark.parametrize("variant", ["text", "moe", "vision"])
+def test_the_command_trains_a_run_folder_that_loads_and_generates(tmp_path, corpus_file, flower_folder, variant):
+    args = arguments(variant, corpus_file, flower_folder)
+    done = train_py(*args, "--epochs", 2, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    run = check_run_folder(tmp_path / "run", variant)
+    assert str(tmp_path / "run") in done.stdout
+    assert f"{run.info['val_loss']:.3f}" in done.stdout
+    images = random_images(1, 16) if variant == "vision" else None
+    ids = run.tokenizer.encode("This flower" if variant == "vision" else "The sky is")
+    assert len(tinylm.generate(run.model, ids, images, max_new_tokens=3)) == 3
+    if variant == "vision":
+        assert run.info["labels"] == ["iris", "rose", "water lily"]
+    if variant == "moe":
+        for layer in run.info["expert_load"]:
+            assert sum(layer) == pytest.approx(1, abs=1e-3)
+            assert len(layer) == 3
+
+
+def test_all_trains_the_three_into_a_folder_each(tmp_path, capsys, corpus_file, flower_folder):
+    status, out, err = in_process(
+        capsys, "all", "--corpus", corpus_file, "--flowers", flower_folder, "--device", "cpu", "--out", tmp_path,
+        "--epochs", 0.3, "--set", *SIZES,
+    )  # fmt: skip
+    assert status == 0, err
+    for variant in ("text", "vision", "moe"):
+        check_run_folder(tmp_path / variant, variant)
+        assert str(tmp_path / variant) in out
+
+
+@pytest.mark.parametrize("variant", ["text", "moe", "vision"])
+def test_the_articles_recipe_trains_the_articles_model(tmp_path, capsys, corpus_file, flower_folder, variant):
+    args = arguments(variant, corpus_file, flower_folder, encoder="mlp")
+    status, _, err = in_process(capsys, *args, "--recipe", "article", "--epochs", 0.5, "--out", tmp_path / "run")
+    assert status == 0, err
+    run = check_run_folder(tmp_path / "run", variant)
+    assert run.model.config.final_norm is False
+    assert run.tokenizer.special_tokens == ("<pad>",)
+    if variant == "vision":
+        assert run.model.config.vision.encoder == "mlp"
+        assert run.model.config.vision.image_size == 32
+    # PyTorch's own first weights: embeddings of standard deviation 1.
+    assert float(run.model.embed.weight.detach().std()) == pytest.approx(1, abs=0.1)
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("variant", ["text", "moe", "vision"])
+def test_the_same_seed_gives_the_same_weights_and_another_gives_others(
+    tmp_path, capsys, corpus_file, flower_folder, variant
+):
+    args = arguments(variant, corpus_file, flower_folder)
+    for name, seed in [("a", 4), ("b", 4), ("c", 5)]:
+        torch.manual_seed(hash(name) % 1000)
+        status, _, err = in_process(capsys, *args, "--epochs", 1, "--seed", seed, "--out", tmp_path / name)
+        assert status == 0, err
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+    assert weights(tmp_path / "a") != weights(tmp_path / "c")
+
+
+def test_minutes_end_the_run_in_time(tmp_path, capsys, corpus_file, flower_folder):
+    started = time.monotonic()
+    args = arguments("text", corpus_file, flower_folder)
+    status, _, err = in_process(capsys, *args, "--minutes", 0.02, "--out", tmp_path / "run")
+    assert status == 0, err
+    assert time.monotonic() - started < 30
+    info = check_run_folder(tmp_path / "run", "text").info
+    assert 1.2 <= info["seconds"] < 5
+
+
+def test_some_hundred_steps_lower_the_validation_loss_on_the_built_in_corpus(tmp_path):
+    sizes = {"d_model": "32", "n_layers": "1", "d_ff": "64", "d_latent": "16", "batch_size": "32", "epochs": "0.8"}
+    info = training.train(training.Plan("text", tmp_path / "run", device="cpu", settings=sizes))
+    losses = [entry["val_loss"] for entry in info["history"]]
+    assert info["steps"] > 200
+    # Guessing costs ln 1250 = 7.1 nats.
+    assert losses[-1] < 5.2
+    assert losses[-1] < losses[0] - 1
+    assert losses[len(losses) // 2] < losses[0]
+
+
+def test_training_learns_to_tell_two_flowers_apart(tmp_path):
+    folder = tmp_path / "flowers"
+    for label, colour in [("rose", (220, 30, 40)), ("iris", (90, 60, 220))]:
+        (folder / label).mkdir(parents=True)
+        for i in range(12):
+            picture = paint(label, i, 32)
+            picture.paste(colour, (8, 8, 24, 24))
+            picture.save(folder / label / f"{i}.png")
+    settings = {
+        "d_model": "32", "n_layers": "1", "d_ff": "64", "d_latent": "16", "batch_size": "8", "epochs": "25",
+        "stored_size": "32", "vision.channels": "8,16", "vision.image_size": "16", "learning_rate": "0.004",
+    }  # fmt: skip
+    info = training.train(
+        training.Plan("vision", tmp_path / "run", flowers=(str(folder),), device="cpu", settings=settings)
+    )
+    assert info["caption_accuracy"] == 1.0
+    assert info["accuracy_by_label"] == {"rose": 1.0, "iris": 1.0}
+
+
+# Ctrl-C and --resume
+
+
+def interrupted(command, log, wait_for=r"\b[1-9]\d*/\d+ steps"):
+    """Run `command`, send Ctrl-C once a step is done, and give back the exit status and what it said."""
+    with open(log, "w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment(), cwd=ROOT)
+        try:
+            deadline = time.monotonic() + 60
+            while not re.search(wait_for, log.read_text()):
+                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            return process.wait(timeout=60), log.read_text()
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("variant", ["text", "vision"])
+def test_an_interrupted_run_goes_on_to_the_same_weights_bit_for_bit(
+    tmp_path, capsys, corpus_file, flower_folder, variant
+):
+    args = [*arguments(variant, corpus_file, flower_folder), "--epochs", "60" if variant == "text" else "30"]
+    status, log = interrupted(
+        [sys.executable, str(ROOT / "train.py"), *args, "--out", str(tmp_path / "run")], tmp_path / "log"
+    )
+    assert status == 130
+    assert "Traceback" not in log
+    assert "go on with: python train.py" in log
+    assert "--resume" in log
+    state = torch.load(tmp_path / "run" / training.STATE, weights_only=True)
+    assert state["progress"]["step"] > 0
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    status, _, err = in_process(capsys, *args, "--out", tmp_path / "run", "--resume")
+    assert status == 0, err
+    status, _, err = in_process(capsys, *args, "--out", tmp_path / "whole")
+    assert status == 0, err
+    resumed, whole = check_run_folder(tmp_path / "run", variant), check_run_folder(tmp_path / "whole", variant)
+    assert state["progress"]["step"] < whole.info["steps"]
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    for key in ("steps", "train_loss", "val_loss"):
+        assert resumed.info[key] == whole.info[key]
+    assert [(e["step"], e["val_loss"]) for e in resumed.info["history"]] == [
+        (e["step"], e["val_loss"]) for e in whole.info["history"]
+    ]
+
+
+def test_resume_goes_on_in_the_middle_of_an_epoch_with_experts_too(tmp_path, capsys, monkeypatch, corpus_file):
+    # Interrupted at an exact step, in-process: as Ctrl-C does it.
+    args = [*arguments("moe", corpus_file, ""), "--epochs", "3"]
+    real = training.training_loss
+    calls = []
+
+    def interrupting(model, batch):
+        calls.append(1)
+        if len(calls) == 11:
+            signal.raise_signal(signal.SIGINT)
+        return real(model, batch)
+
+    monkeypatch.setattr(training, "training_loss", interrupting)
+    status, _, err = in_process(capsys, *args, "--out", tmp_path / "run")
+    monkeypatch.undo()
+    assert status == 130
+    assert str(tmp_path / "run") in err
+    state = torch.load(tmp_path / "run" / training.STATE, weights_only=True)
+    assert state["progress"]["step"] == 11  # the step in hand is finished
+    assert in_process(capsys, *args, "--out", tmp_path / "run", "--resume")[0] == 0
+    assert in_process(capsys, *args, "--out", tmp_path / "whole")[0] == 0
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_before_anything_is_saved_does_not_promise_otherwise(tmp_path, capsys, monkeypatch, corpus_file):
+    def load_corpus(*_args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "load_corpus", load_corpus)
+    status, _, err = in_process(capsys, *arguments("text", corpus_file, ""), "--out", tmp_path / "run")
+    assert status == 130
+    assert "nothing was saved" in err
+    assert "--resume" not in err
+
+
+def test_resume_without_an_unfinished_run_says_so(tmp_path, capsys, corpus_file):
+    args = [*arguments("text", corpus_file, ""), "--epochs", "0.2", "--out", tmp_path / "run"]
+    status, _, err = in_process(capsys, *args, "--resume")
+    assert status == 1
+    assert "holds no unfinished run" in one_line(err)
+
+
+@pytest.mark.parametrize(("change", "named"), [(["--seed", "9"], "seed was 0"), (["--set", "d_ff=50"], "settings was")])
+def test_resume_with_other_settings_is_refused_by_name(tmp_path, capsys, monkeypatch, corpus_file, change, named):
+    args = [*arguments("text", corpus_file, ""), "--epochs", "1", "--out", tmp_path / "run"]
+    real = training.training_loss
+
+    def interrupting(model, batch):
+        signal.raise_signal(signal.SIGINT)
+        return real(model, batch)
+
+    monkeypatch.setattr(training, "training_loss", interrupting)
+    assert in_process(capsys, *args)[0] == 130
+    monkeypatch.undo()
+    status, _, err = in_process(capsys, *args, *change, "--resume")
+    assert status == 1
+    assert named in err
+    assert "Traceback" not in err
+
+
+def test_a_loss_that_is_no_number_stops_the_run_in_one_line_and_keeps_the_old_run(tmp_path, capsys, corpus_file):
+    args = [*arguments("text", corpus_file, ""), "--out", tmp_path / "run"]
+    assert in_process(capsys, *args, "--epochs", "0.5")[0] == 0
+    before = weights(tmp_path / "run")
+    status, _, err = in_process(
+        capsys, *args, "--recipe", "article", "--set", "learning_rate=1e30", "clip=0", "--epochs", "10"
+    )
+    assert status == 1
+    assert "Traceback" not in err
+    assert "the loss is" in err and "learning_rate" in err
+    assert weights(tmp_path / "run") == before
+
+
+# What it says when it can't
+
+
+def refused(capsys, tmp_path, *args):
+    status, out, err = in_process(capsys, *args, "--device", "cpu", "--out", tmp_path / "run")
+    assert status == 1
+    assert out == ""
+    return one_line(err)
+
+
+def test_the_hub_without_a_network_ends_in_one_line_that_names_the_other_ways(tmp_path):
+    done = train_py("vision", "--flowers", "hub", "--out", tmp_path / "run")
+    assert done.returncode == 1
+    message = one_line(done.stderr)
+    assert "--flowers drawn" in message
+    assert "--flowers DIR" in message
+    done = train_py("text", "--corpus", "hub:nobody/nothing", "--out", tmp_path / "run")
+    assert done.returncode == 1
+    message = one_line(done.stderr)
+    assert "nobody/nothing" in message
+    assert "--corpus FILE" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [(b"", "no text"), (b"one line\n", "too few"), (b"good\nbad \xff\n", "line 2"), (None, "can't be read")],
+)
+def test_a_bad_corpus_ends_in_one_line_with_its_name(tmp_path, capsys, content, named):
+    path = tmp_path / "mine.txt"
+    if content is not None:
+        path.write_bytes(content)
+    message = refused(capsys, tmp_path, "text", "--corpus", path)
+    assert "mine.txt" in message
+    assert named in message
+
+
+def test_an_unknown_setting_lists_those_there_are(tmp_path, capsys):
+    message = refused(capsys, tmp_path, "moe", "--set", "lerning_rate=1")
+    for known in ("lerning_rate", "learning_rate", "d_model", "batch_size", "moe.n_experts", "moe.top_k"):
+        assert known in message
+    assert "vision." not in message
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["text", "--set", "d_model=many"], "d_model=many"),
+        (["text", "--set", "bucket=maybe"], "bucket=maybe"),
+        (["text", "--set", "d_model=33"], "d_model=33"),
+        (["text", "--set", "batch_size=0"], "batch_size=0"),
+        (["text", "--set", "vocab_size=10"], "vocab_size=10"),
+        (["text", "--set", "optimizer=adam"], "adamw or sgd"),
+        (["text", "--preset", "huge"], "article, small, base"),
+        (["moe", "--set", "moe.top_k=9"], "top_k=9"),
+        (["vision", "--flowers", "no/such/folder"], "no/such/folder"),
+    ],
+)
+def test_a_setting_that_cannot_work_ends_in_one_line(tmp_path, capsys, corpus_file, args, named):
+    extra = [] if args[0] == "vision" else ["--corpus", corpus_file]
+    assert named in refused(capsys, tmp_path, *args, *extra)
+
+
+def test_a_run_folder_that_cannot_be_written_is_refused_before_training(tmp_path, capsys, corpus_file):
+    (tmp_path / "run").write_text("a file")
+    assert "run" in refused(capsys, tmp_path, "text", "--corpus", corpus_file)
+
+
+@pytest.mark.parametrize(
+    "args", [["poetry"], ["text", "--epochs", "0"], ["text", "--set", "d_model"], ["text", "--minutes", "nan"]]
+)
+def test_a_command_line_that_makes_no_sense_is_refused_with_the_usage(capsys, args):
+    import train
+
+    with pytest.raises(SystemExit) as stop:
+        train.main(args)
+    assert stop.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+# The loss and the rate
+
+
+@pytest.mark.parametrize("variant", ["text", "vision", "moe", "vision+moe"])
+def test_the_training_loss_leaves_padding_out_of_both_its_parts(variant):
+    tokenizer = Tokenizer.train(["the cat sat on the mat", "a dog"], 40, 4)
+    model = lively(tiny_config(variant, vocab_size=tokenizer.vocab_size, max_seq_len=30))
+    batch = Lines.encode(["the cat sat on the mat", "a dog", "the"], tokenizer, 30).batch(torch.arange(3))
+    images = random_images(3) if "vision" in variant else None
+    loss, nats = training.training_loss(model, Batch(batch.ids, batch.targets, images))
+    logprobs = model(batch.ids, images).logits.detach().double().log_softmax(dim=-1)
+    lost, routes = [], [[] for _ in range(3)]
+    for row in range(3):
+        real = [t for t, target in enumerate(batch.targets[row].tolist()) if target != IGNORED]
+        lost += [-float(logprobs[row, t, batch.targets[row, t]]) for t in real]
+        # The row alone, without any padding.
+        alone = model(batch.ids[row : row + 1, : len(real)], None if images is None else images[row : row + 1])
+        for layer, routing in enumerate(alone.routings):
+            routes[layer] += [Route(*values) for values in zip(
+                routing.probs.tolist(), routing.expert_ids.tolist(), routing.weights.tolist(), strict=True
+            )]  # fmt: skip
+    right = sum(lost) / len(lost)
+    assert nats.item() == pytest.approx(right, abs=1e-4)
+    if "moe" in variant:
+        right += 0.01 * sum(reference.load_balancing_loss(layer) for layer in routes)
+    assert loss.item() == pytest.approx(right, abs=1e-5)
+
+
+def test_the_rate_warms_up_and_falls_to_its_last_share():
+    recipe = training.Recipe(epochs=1, batch_size=1, learning_rate=2.0, warmup=0.1, final_rate=0.05)
+    rates = [training.learning_rate(recipe, done / 1000) for done in range(1001)]
+    assert rates[50] == pytest.approx(1.0)
+    assert rates[100] == pytest.approx(2.0)
+    assert rates[550] == pytest.approx((2.0 + 0.1) / 2)
+    assert rates[1000] == pytest.approx(0.1)
+    assert rates[:101] == sorted(rates[:101])
+    assert rates[100:] == sorted(rates[100:], reverse=True)
+    assert min(rates) > 0
+
+
+def test_the_articles_rate_never_changes():
+    recipe = training.RECIPES["article"]["text"]
+    assert {training.learning_rate(recipe, done / 10) for done in range(11)} == {3e-4}
+
+
+def test_weight_decay_pulls_on_matrices_alone():
+    model = lively(tiny_config("vision+moe"))
+    recipe = training.RECIPES["default"]["vision"]
+    groups = training.make_optimizer(model, recipe).param_groups
+    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert decay[id(parameter)] == (recipe.weight_decay if parameter.dim() >= 2 else 0), name
+
+
+def test_joined_lines_are_whole_lines_that_fit_the_context():
+    lines = ("a b", "c d e", "f")
+    tokenizer = Tokenizer.train(lines, 40, 4)
+    joined = training.join_lines(lines, 4.0, tokenizer, 12, seed=0)
+    assert len(joined) == 12
+    assert joined == training.join_lines(lines, 4.0, tokenizer, 12, seed=0)
+    assert joined != training.join_lines(lines, 4.0, tokenizer, 12, seed=1)
+    for example in joined:
+        assert re.fullmatch(r"(a b|c d e|f)( (a b|c d e|f))*", example)
+        assert len(tokenizer.encode(example)) < 12
+    assert any(len(example) > 5 for example in joined)
+
+
+def test_a_batch_without_a_target_costs_nothing():
+    """Remembers lines of a single token, without <eos>: their mean loss was 0/0 and ended the run."""
+    model = lively(tiny_config("text"))
+    loss, nats = training.training_loss(model, Batch(random_ids(2, 3), torch.full((2, 3), IGNORED)))
+    assert float(loss) == float(nats) == 0.0
