@@ -54,7 +54,8 @@ def main() -> None:
     }
     Path(args.out).parent.mkdir(parents=True, exist_ok=True)
     Path(args.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=2))
+    figures_shown = {key: value for key, value in report.items() if key != "accuracy_by_label"}
+    print(json.dumps(figures_shown, indent=2))
 
 
 if __name__ == "__main__":
