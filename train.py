@@ -55,6 +55,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     length.add_argument("--minutes", type=float, metavar="M", help="train for M minutes instead of the recipe's epochs")
     length.add_argument("--epochs", type=float, metavar="N", help="train for N passes over the data")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same run on the same machine (default: 0)")
+    parser.add_argument("--note", metavar="TEXT", help="origin and licence of your data, for the model card")
     parser.add_argument("--resume", action="store_true", help="go on with the interrupted run in the run folder")
     parser.add_argument(
         "--set",
@@ -100,6 +101,7 @@ def main(argv: list[str]) -> int:
         flowers=tuple(args.flowers),
         minutes=args.minutes,
         seed=args.seed,
+        note=args.note,
         resume=args.resume,
         settings=settings,
         command=shlex.join(["python", "train.py", *argv]),
