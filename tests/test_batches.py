@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from tinylm import Tokenizer, image_to_tensor
+from tinylm.data import augment as augment_module
 from tinylm.data.augment import augment
 from tinylm.data.batches import IGNORED, Batch, Lines, PictureBatches, TextBatches, resized
 from tinylm.data.flowers import FlowerData, caption, clean_label, load_flowers
@@ -573,3 +574,36 @@ def test_a_hub_out_of_reach_names_the_ways_without_it(monkeypatch):
     assert "--flowers drawn" in str(error.value)
     assert "--flowers DIR" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_pictures_of_nothing_are_flat_blended_or_noise_and_often_grey():
+    pictures = augment_module.nothing(60, 16, torch.Generator().manual_seed(0))
+    assert pictures.shape == (60, 3, 16, 16)
+    assert float(pictures.min()) >= 0 and float(pictures.max()) <= 1
+    spread = pictures.flatten(1).std(dim=1)
+    grey = (pictures - pictures.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2, 3)) < 1e-6
+    flat = pictures.flatten(2).std(dim=2).amax(dim=1) < 1e-6
+    assert 0.3 < float(grey.float().mean()) < 0.7
+    assert 0.1 < float(flat.float().mean()) < 0.4
+    assert float(spread.max()) > 0.2
+
+
+def test_a_share_of_each_batch_are_pictures_of_nothing_with_labels_at_random():
+    """Remembers a grey card that was called a dandelion with 82 %."""
+    labels = ("iris", "lily", "rose", "tulip")
+    stored = torch.full((80, 3, 12, 12), 255, dtype=torch.uint8)  # all white: whatever is not white is nothing
+    ids = torch.zeros(80, dtype=torch.long)
+    data = FlowerData("test", labels, stored, ids, stored[:1], ids[:1])
+    tokenizer = Tokenizer.train([caption(label) for label in labels])
+    batches = PictureBatches(data, tokenizer, 12, 32, 20, 0, augmented=False, nothing_share=0.25)
+    seen = []
+    for batch in batches.epoch(0):
+        blank = batch.images.flatten(1).amin(dim=1) < 1
+        assert int(blank.sum()) == 5
+        assert set(batch.labels[~blank].tolist()) == {0}
+        seen += batch.labels[blank].tolist()
+        for row, label in zip(batch.targets, batch.labels.tolist(), strict=True):
+            text = tokenizer.decode([*tokenizer.encode(caption(labels[label]))[:1], *row[row != IGNORED].tolist()])
+            assert text == caption(labels[label])
+    assert len(set(seen)) == 4
+    assert all(bool((batch.images == 1).all()) for batch in batches.validation())

@@ -67,6 +67,7 @@ class Recipe:
     stored_size: int = 96  # side of the pictures that views are cut from
     augmented: bool = True
     balance: float = 0.5  # 0 shows every picture as often, 1 every label
+    nothing_share: float = 0.05  # pictures of nothing with labels at random, so that a blank card gets no sure name
     label_loss: float = 1.0  # weight of naming the label straight from the image trunk; training only
 
 
@@ -88,6 +89,7 @@ _ARTICLE = Recipe(
     joined_share=0.0,
     augmented=False,
     balance=0.0,
+    nothing_share=0.0,
     label_loss=0.0,
 )
 RECIPES: dict[str, dict[str, Recipe]] = {
@@ -262,6 +264,7 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
             plan.seed,
             recipe.augmented,
             recipe.balance,
+            recipe.nothing_share,
         )
         head = None
         if recipe.label_loss and model.encoder is not None:

@@ -23,6 +23,20 @@ def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
     return _recolour(_view(images.float() / 255, size, generator), generator).clamp_(0, 1)
 
 
+def nothing(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """Pictures of nothing (count, 3, size, size), floats in [0, 1]: plain cards, blends, soft blots and noise.
+
+    Half of them are grey.
+    """
+    pictures = []
+    for _ in range(count):
+        n_cells = (1, 2, 5, size)[int(torch.randint(4, (), generator=generator))]
+        channels = (1, 3)[int(torch.randint(2, (), generator=generator))]
+        cells = torch.rand(1, channels, n_cells, n_cells, generator=generator).expand(-1, 3, -1, -1)
+        pictures.append(F.interpolate(cells, (size, size), mode="bilinear", align_corners=True))
+    return torch.cat(pictures)
+
+
 def _view(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
     n = len(images)
     side = _uniform(n, *SCALE, generator)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tinylm.data.augment import augment
+from tinylm.data.augment import augment, nothing
 from tinylm.data.flowers import FlowerData, caption
 from tinylm.tokenizer import Tokenizer
 
@@ -152,11 +152,17 @@ class PictureBatches:
         seed: int,
         augmented: bool = True,
         balance: float = 0.0,
+        nothing_share: float = 0.0,
     ) -> None:
-        """`balance` 0 shows every picture as often, 1 every label as often, between them a mixture."""
+        """`balance` 0 shows every picture as often, 1 every label as often, between them a mixture.
+
+        `nothing_share` of each batch are pictures of nothing with labels drawn at random, so that the model learns to
+        be unsure of them.
+        """
         captions = [caption(label) for label in data.labels]
         self._data, self._captions = data, Lines.encode(captions, tokenizer, max_seq_len)
         self._image_size, self._batch_size, self._seed, self._augmented = image_size, batch_size, seed, augmented
+        self._nothing_share = nothing_share
         counts = data.train_labels.bincount(minlength=len(data.labels)).double()
         self._weights = counts.clamp(min=1).pow(-balance)[data.train_labels] if balance else None
 
@@ -176,7 +182,13 @@ class PictureBatches:
             stored = self._data.train_images[rows]
             size = self._image_size
             images = augment(stored, size, generator) if self._augmented else resized(stored, size)
-            yield self._batch(images, self._data.train_labels[rows])
+            labels = self._data.train_labels[rows]
+            n_nothing = round(self._nothing_share * len(rows))
+            if n_nothing:
+                images[:n_nothing] = nothing(n_nothing, size, generator)
+                drawn = torch.randint(len(self._data.labels), (n_nothing,), generator=generator)
+                labels = torch.cat([drawn, labels[n_nothing:]])
+            yield self._batch(images, labels)
 
     def validation(self) -> Iterator[Batch]:
         """The held-out pictures as they are."""
