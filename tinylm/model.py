@@ -47,7 +47,11 @@ class TinyLM(nn.Module):
     """A decoder-only transformer with latent attention; dense or mixture of experts, with or without image slots."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Build with scaled random weights: std 0.02, residual outputs by 1/sqrt(2 n_layers)."""
+        """Build with scaled random weights: std 0.02, residual outputs by 1/sqrt(2 n_layers).
+
+        The model starts in evaluation mode: the conv encoder's batch norm would mix the rows of a batch in training
+        mode. Nothing else tells the modes apart; a training loop calls `train()`.
+        """
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.d_model)
@@ -57,6 +61,7 @@ class TinyLM(nn.Module):
         self.norm = nn.LayerNorm(config.d_model) if config.final_norm else nn.Identity()
         self.head_bias = nn.Parameter(torch.zeros(config.vocab_size))
         self._scale_init()
+        self.eval()
 
     def _scale_init(self) -> None:
         """Small weights, so that the first loss is close to ln V. The image encoder keeps PyTorch's own init."""

@@ -167,8 +167,9 @@ class PictureBatches:
         self._weights = counts.clamp(min=1).pow(-balance)[data.train_labels] if balance else None
 
     def n_batches(self) -> int:
-        """Batches an epoch."""
-        return math.ceil(len(self._data.train_labels) / self._batch_size)
+        """Batches an epoch; a single picture left over joins the one before."""
+        whole, rest = divmod(len(self._data.train_labels), self._batch_size)
+        return whole + (rest > 1) or 1  # as `epoch` has them
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """As many pictures as there are, drawn by weight or each once, newly augmented."""
@@ -178,7 +179,12 @@ class PictureBatches:
             order = torch.randperm(n, generator=generator)
         else:
             order = torch.multinomial(self._weights, n, replacement=True, generator=generator)
-        for rows in order.split(self._batch_size):
+        groups = list(order.split(self._batch_size))
+        if (
+            self._batch_size > 1 < len(groups) and len(groups[-1]) == 1
+        ):  # batch norm has nothing to compare a lone picture with
+            groups[-2:] = [torch.cat(groups[-2:])]
+        for rows in groups:
             stored = self._data.train_images[rows]
             size = self._image_size
             images = augment(stored, size, generator) if self._augmented else resized(stored, size)
