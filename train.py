@@ -80,7 +80,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Train what the command line asks for; the exit status."""
     args = parse(argv)
-    from tinylm import training  # after --help, which needs no PyTorch
+    from tinylm import checkpoint, training  # after --help, which needs no PyTorch
 
     settings = dict(pair.split("=", 1) for pair in args.set)
     if args.epochs is not None:
@@ -107,19 +107,26 @@ def main(argv: list[str]) -> int:
         command=shlex.join(["python", "train.py", *argv]),
     )
     for variant in variants:
+        out = folders[variant]
+        resume = args.resume
+        if args.resume and args.variant == "all":  # what is finished stays, what was not begun is begun
+            resume = (out / training.STATE).exists()
+            if not resume and (out / checkpoint.METRICS).exists():
+                print(f"{variant}: already finished, in {out}")
+                continue
         try:
-            info = training.train(replace(plan, variant=variant, out=folders[variant]))
+            info = training.train(replace(plan, variant=variant, out=out, resume=resume))
         except (ValueError, OSError, training.TrainingError) as error:
             print(f"{variant}: {error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
-            if not (folders[variant] / training.STATE).exists():
+            if not (out / training.STATE).exists():
                 print(f"\n{variant}: interrupted before the first step; nothing was saved", file=sys.stderr)
                 return 130
             again = shlex.join(["python", "train.py", *argv, *([] if args.resume else ["--resume"])])
-            print(f"\n{variant}: interrupted and saved in {folders[variant]}; go on with: {again}", file=sys.stderr)
+            print(f"\n{variant}: interrupted and saved in {out}; go on with: {again}", file=sys.stderr)
             return 130
-        print(training.summary(info, folders[variant]))
+        print(training.summary(info, out))
     return 0
 
 

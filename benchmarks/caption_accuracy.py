@@ -20,6 +20,7 @@ from tinylm.data.flowers import read_pictures
 from tinylm.evaluation import judge_captions
 from tinylm.training import device_name
 
+# The kinds with most photos in the shipped weights' data.
 LARGEST = ("rose", "tulip", "daisy", "dandelion", "sunflower", "orchid", "water lily", "lily", "dahlia", "petunia")
 
 
@@ -33,8 +34,7 @@ def main() -> None:
     run = tinylm.load(args.weights)
     labels = run.info["labels"]
     size = run.model.config.vision.image_size
-    # Photos are stored larger than the model reads them, as in training.
-    images, names = read_pictures(args.flowers, run.info["recipe_values"]["stored_size"])
+    images, names = read_pictures(args.flowers, size)  # shrunk once, as the page does it
     known = [i for i, name in enumerate(names) if name in labels]
     label_ids = torch.tensor([labels.index(names[i]) for i in known])
     figures = judge_captions(run.model, run.tokenizer, resized(images[known], size), label_ids, labels)

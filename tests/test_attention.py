@@ -120,8 +120,10 @@ def test_the_cache_holds_the_latents_and_nothing_else():
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
 def test_the_cache_counts_the_bytes_of_the_filled_part(dtype, size):
-    cache = LatentCache(tiny_config("vision"), batch_size=3, dtype=dtype)
+    cache = LatentCache(tiny_config("vision"), batch_size=3)
     assert cache.nbytes == 0
+    for layer in range(3):
+        cache.write(layer, torch.ones(3, 7, 5, dtype=dtype))  # the latents' own type is kept
     cache.advance(7)
     assert cache.nbytes == 3 * 7 * 3 * 5 * size
     assert cache.capacity == 4 + 12  # the slots and the context

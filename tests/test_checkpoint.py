@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 import tracemalloc
+from pathlib import Path
 
 import pytest
 import torch
@@ -144,15 +145,24 @@ def test_weights_are_not_in_place_before_they_are_whole(text_folder, monkeypatch
     # As if the process were killed inside the writer.
     before = (text_folder / "model.safetensors").read_bytes()
 
-    def half(tensors, path):
-        path.write_bytes(before[: len(before) // 2])
+    real = Path.write_bytes
+
+    def half(path, data):
+        real(path, before[: len(before) // 2])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, "save_file", half)
+    monkeypatch.setattr(Path, "write_bytes", half)
     with pytest.raises(KeyboardInterrupt):
         tinylm.save(text_folder, lively(tiny_config("text"), seed=5), tokenizer_of(VOCAB_SIZE), {})
+    monkeypatch.undo()
     assert (text_folder / "model.safetensors").read_bytes() == before
     tinylm.load(text_folder)
+
+
+def test_weights_can_be_read_by_whoever_the_umask_lets(text_folder):
+    """Remembers weights that only their owner could read."""
+    modes = {name: (text_folder / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(set(modes.values())) == 1
 
 
 # Broken folders

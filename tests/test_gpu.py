@@ -18,6 +18,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def exact_convolutions(monkeypatch):
+    """TF32, cuDNN's default, rounds the convolutions' inputs to 10 bits."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def test_logits_on_cuda_equal_those_on_the_cpu(variant):
     model = lively(tiny_config(variant))
     ids = random_ids(2, MAX_SEQ_LEN)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import reference
@@ -275,7 +276,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights_bit_for_bit(
 def test_resume_goes_on_in_the_middle_of_an_epoch_with_experts_too(tmp_path, capsys, monkeypatch, corpus_file):
     # Interrupted at an exact step, in-process: as Ctrl-C does it.
     args = [*arguments("moe", corpus_file, ""), "--epochs", "3"]
-    real = training.training_loss
+    real, handler = training.training_loss, signal.getsignal(signal.SIGINT)
     calls = []
 
     def interrupting(model, batch):
@@ -294,7 +295,7 @@ def test_resume_goes_on_in_the_middle_of_an_epoch_with_experts_too(tmp_path, cap
     assert in_process(capsys, *args, "--out", tmp_path / "run", "--resume")[0] == 0
     assert in_process(capsys, *args, "--out", tmp_path / "whole")[0] == 0
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_an_interrupt_before_anything_is_saved_does_not_promise_otherwise(tmp_path, capsys, monkeypatch, corpus_file):
@@ -497,3 +498,52 @@ def test_a_batch_without_a_target_costs_nothing():
     model = lively(tiny_config("text"))
     loss, nats = training.training_loss(model, Batch(random_ids(2, 3), torch.full((2, 3), IGNORED)))
     assert float(loss.detach()) == float(nats.detach()) == 0.0
+
+
+def test_all_with_resume_keeps_what_is_finished_and_goes_on_with_the_rest(tmp_path, capsys, monkeypatch, corpus_file):
+    """Remembers `all --resume` stopping at the first run, because that one was finished."""
+    args = [*arguments("text", corpus_file, ""), "--epochs", "2"]
+    args = ["all", *args[1:], "--flowers", "drawn", "--out", tmp_path]
+    trained = []
+
+    def stands_in(plan):
+        trained.append((plan.variant, plan.resume))
+        return {"variant": plan.variant}
+
+    monkeypatch.setattr(training, "train", stands_in)
+    monkeypatch.setattr(training, "summary", lambda info, folder: "")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "metrics.json").write_text("{}")
+    (tmp_path / "vision").mkdir()
+    (tmp_path / "vision" / training.STATE).write_bytes(b"")
+    assert in_process(capsys, *args, "--resume")[0] == 0
+    assert trained == [("vision", True), ("moe", False)]
+
+
+def test_resume_after_the_text_has_changed_is_refused(tmp_path, capsys, monkeypatch, corpus_file):
+    """Remembers weights going on with another vocabulary's ids, without a word."""
+    changed = tmp_path / "corpus.txt"
+    changed.write_text(Path(corpus_file).read_text(encoding="utf-8"), encoding="utf-8")
+    args = [*arguments("text", changed, ""), "--epochs", "3", "--out", tmp_path / "run"]
+    real = training.training_loss
+
+    def interrupting(model, batch):
+        signal.raise_signal(signal.SIGINT)
+        return real(model, batch)
+
+    monkeypatch.setattr(training, "training_loss", interrupting)
+    assert in_process(capsys, *args)[0] == 130
+    monkeypatch.undo()
+    with changed.open("a", encoding="utf-8") as file:
+        file.write("xylophones quiver zealously\n" * 5)
+    status, _, err = in_process(capsys, *args, "--resume")
+    assert status == 1
+    assert "vocabulary" in err
+
+
+@pytest.mark.slow
+def test_the_default_recipe_learns_facts_in_other_wordings(tmp_path):
+    command = [sys.executable, str(ROOT / "train.py"), "text", "--out", str(tmp_path / "text")]
+    subprocess.run(command, check=True)
+    metrics = json.loads((tmp_path / "text" / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["recall"] > 0.4

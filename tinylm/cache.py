@@ -14,27 +14,17 @@ from tinylm.config import ModelConfig
 class LatentCache:
     """Latents `c_kv` of every layer and position; made by the caller, filled by the model.
 
-    One number in R per token and layer, against 2 D for a plain key/value cache. The tensor is allocated once, for
-    `n_slots + max_seq_len` positions. It keeps values only: no gradient flows through it.
+    R numbers a token and layer, against 2 D for a plain key/value cache. The tensor is allocated once, at the first
+    write, for `n_slots + max_seq_len` positions, on the latents' device and in their dtype. It keeps values only: no
+    gradient flows through it.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        batch_size: int = 1,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    def __init__(self, config: ModelConfig, batch_size: int = 1) -> None:
         self._config = config
+        self.batch_size = batch_size
         self.capacity = config.n_slots + config.max_seq_len
         self.length = 0
-        shape = (config.n_layers, batch_size, self.capacity, config.d_latent)
-        self._latents_NBSR = torch.empty(shape, device=device, dtype=dtype)
-
-    @property
-    def batch_size(self) -> int:
-        """Rows that the cache holds."""
-        return self._latents_NBSR.shape[1]
+        self._latents_NBSR = torch.empty(config.n_layers, batch_size, 0, config.d_latent)
 
     @property
     def latents(self) -> Tensor:
@@ -55,6 +45,9 @@ class LatentCache:
         end = self.length + c_kv_BTR.shape[1]
         if end > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} positions; {end} don't fit")
+        if self._latents_NBSR.shape[2] == 0:
+            n_layers, batch_size, _, d_latent = self._latents_NBSR.shape
+            self._latents_NBSR = c_kv_BTR.new_empty(n_layers, batch_size, self.capacity, d_latent)
         self._latents_NBSR[layer, :, self.length : end] = c_kv_BTR.detach()
         return self._latents_NBSR[layer, :, :end]
 
@@ -64,8 +57,7 @@ class LatentCache:
 
     def repeat(self, batch_size: int) -> LatentCache:
         """A new cache that holds each row `batch_size` times, so that a prefix is read once and continued often."""
-        tensor_NBSR = self._latents_NBSR
-        copy = LatentCache(self._config, self.batch_size * batch_size, tensor_NBSR.device, tensor_NBSR.dtype)
-        copy._latents_NBSR[:, :, : self.length] = self.latents.repeat_interleave(batch_size, dim=1)
+        copy = LatentCache(self._config, self.batch_size * batch_size)
+        copy._latents_NBSR = self._latents_NBSR.repeat_interleave(batch_size, dim=1)
         copy.length = self.length
         return copy

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinylm.data.text import BUILT_IN
+
 _TITLES = {
     "text": "text completion with multi-head latent attention",
     "moe": "text completion with a mixture of experts",
     "vision": "flower captions from image slots",
 }
+
+_BUILT_IN_NOTE = "The built-in corpus: sentences of everyday knowledge, written for this project and under its licence."
 
 
 def model_card(info: dict[str, Any]) -> str:
@@ -52,8 +56,9 @@ def model_card(info: dict[str, Any]) -> str:
             parts.append(f"| {layer + 1} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
     if info.get("labels"):
         parts += ["", "## Labels", "", ", ".join(info["labels"]) + "."]
-    if info.get("data_note"):
-        parts += ["", "## Data", "", info["data_note"]]
+    note = info.get("data_note") or (_BUILT_IN_NOTE if info["data"] == BUILT_IN else None)
+    if note:
+        parts += ["", "## Data", "", note]
     parts += [
         "",
         "## Use",

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, safe_open, save_file
+from safetensors.torch import load_file, safe_open
+from safetensors.torch import save as serialize
 
 from tinylm.config import ModelConfig
 from tinylm.model import TinyLM
@@ -25,6 +26,7 @@ CONFIG, WEIGHTS, TOKENIZER, METRICS, CARD = (
     "metrics.json",
     "README.md",
 )
+FILES = (CONFIG, WEIGHTS, TOKENIZER, METRICS, CARD)
 
 
 @dataclass
@@ -48,7 +50,8 @@ def save(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    write_whole(folder / WEIGHTS, lambda path: save_file(tensors, path))
+    # Not save_file, whose files only their owner may read.
+    write_whole(folder / WEIGHTS, lambda path: path.write_bytes(serialize(tensors)))
     _write_text(folder / CONFIG, json.dumps(model.config.to_dict(), indent=2) + "\n")
     _write_text(folder / TOKENIZER, tokenizer.to_json() + "\n")
     _write_text(folder / METRICS, json.dumps(info, indent=2, ensure_ascii=False) + "\n")
@@ -112,7 +115,7 @@ def _local_folder(folder_or_hub_id: str | os.PathLike[str]) -> Path:
     from huggingface_hub import snapshot_download  # only here: loading from disk needs no hub client
 
     try:
-        return Path(snapshot_download(name, allow_patterns=[CONFIG, WEIGHTS, TOKENIZER, METRICS, CARD]))
+        return Path(snapshot_download(name, allow_patterns=list(FILES)))
     except Exception as error:  # the client raises errors of many libraries
         raise ValueError(
             f"there is no run folder {name!r}, and the Hugging Face Hub gave none of that name ({type(error).__name__})"
@@ -136,7 +139,7 @@ def write_whole(path: Path, writer: Callable[[Path], Any]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         writer(temporary)
-        with open(temporary, "rb") as file:
+        with open(temporary, "r+b") as file:  # Windows flushes only what is open for writing
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:

@@ -105,6 +105,8 @@ def captions(model: TinyLM, tokenizer: Tokenizer, images: Tensor) -> list[str]:
     for part in images.split(256):
         ids_BT = ids_T.expand(len(part), -1)
         texts += [CAPTION_PROMPT + text for text in _greedy(model, tokenizer, ids_BT, part, MAX_CAPTION_TOKENS)]
+    if tokenizer.eos_id is None:  # such a model never stops by itself; a caption ends at its first "!"
+        texts = [text[: text.find("!") + 1] or text for text in texts]
     return texts
 
 
@@ -125,7 +127,7 @@ def caption_logprobs(model: TinyLM, tokenizer: Tokenizer, images: Tensor, labels
     tails_LT = tails_LT.to(device)
     was_training = model.training
     model.eval()
-    cache = LatentCache(model.config, len(images), device=device, dtype=model.head_bias.dtype)
+    cache = LatentCache(model.config, len(images))
     first_BV = model(torch.tensor([prompt], device=device).expand(len(images), -1), images.to(device), cache).logits[
         :, -1
     ]
@@ -207,7 +209,7 @@ def _greedy(
     """Likeliest continuations of prompts of one length, decoded together until all have ended."""
     was_training, device = model.training, model.head_bias.device
     model.eval()
-    cache = LatentCache(model.config, len(ids_BT), device=device, dtype=model.head_bias.dtype)
+    cache = LatentCache(model.config, len(ids_BT))
     logits_BTV = model(ids_BT.to(device), None if images is None else images.to(device), cache).logits
     new: list[Tensor] = []
     ended_B = torch.zeros(len(ids_BT), dtype=torch.bool, device=device)

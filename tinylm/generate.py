@@ -153,7 +153,7 @@ def _steps(
 ) -> Generator[Step, None, StopReason]:
     if max_new_tokens == 0:
         return "length"
-    cache = LatentCache(model.config, device=model.head_bias.device, dtype=model.head_bias.dtype)
+    cache = LatentCache(model.config)
     # inference_mode is entered anew for every step: a generator must not leave it set in its caller's thread.
     with torch.inference_mode():
         output = prefill(model, ids, cache, images)

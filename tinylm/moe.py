@@ -44,8 +44,9 @@ class Router(nn.Module):
         self.w = nn.Linear(d_model, config.n_experts, bias=False)
 
     def forward(self, x_ND: Tensor) -> Routing:
-        """Route N tokens; probabilities in float32."""
-        probs_NE = self.w(x_ND).float().softmax(dim=-1)
+        """Route N tokens; in float32 also under autocast, since close probabilities decide who is chosen."""
+        with torch.autocast(x_ND.device.type, enabled=False):
+            probs_NE = F.linear(x_ND.float(), self.w.weight.float()).softmax(dim=-1)
         top_Nk, expert_ids_Nk = probs_NE.topk(self.top_k, dim=-1)
         return Routing(probs_NE, top_Nk / top_Nk.sum(dim=-1, keepdim=True), expert_ids_Nk)
 
@@ -96,5 +97,6 @@ def load_balancing_loss(routing: Routing, mask: Tensor | None = None) -> Tensor:
     else:
         m_N = mask.flatten().to(routing.probs.dtype)
         count = m_N.sum().clamp(min=1)
-        f_E, p_E = m_N @ chosen_NE / count, m_N @ routing.probs / count
+        # Sums, not matrix products: those would be rounded under autocast.
+        f_E, p_E = ((m_N[:, None] * values_NE).sum(dim=0) / count for values_NE in (chosen_NE, routing.probs))
     return n_experts * (f_E * p_E).sum()

@@ -89,7 +89,7 @@ class Tokenizer:
         Raises ValueError on an id outside the vocabulary.
         """
         parts = []
-        for token_id in ids:
+        for token_id in map(int, ids):
             if not 0 <= token_id < len(self.tokens):
                 raise ValueError(f"token id {token_id} is outside the vocabulary of {len(self.tokens)}")
             if token_id == self.unk_id:

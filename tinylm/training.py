@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ VARIANTS = ("text", "vision", "moe")
 STATE = "training.pt"  # what --resume needs; gone when the run is finished
 N_EVALUATIONS = 20
 SECONDS_BETWEEN_SAVES = 60
+LONGEST_CONTEXT = 512  # tokens that the longest line may raise the context to
 STEPS_BETWEEN_READINGS = 20  # reading the loss waits for the device
 
 
@@ -60,7 +62,7 @@ class Recipe:
     vocab_size: int = 1250
     max_token_length: int = 8
     special_tokens: tuple[str, ...] = (PAD, EOS, UNK)
-    max_seq_len: int = 64  # raised to the longest line if that is longer
+    max_seq_len: int = 64  # raised to the longest line if that is longer, up to 512
     bucket: bool = True  # batches of lines of like length
     start_share: float = 0.1  # batches that begin with <eos>, so that the model can start from nothing
     joined_share: float = 0.05  # added examples of several lines after each other, for longer prompts
@@ -194,11 +196,21 @@ def train(plan: Plan) -> dict[str, Any]:
     task = prepare(plan, recipe, sizes)
     trained = task.trained().to(device)
     optimizer = make_optimizer(trained, recipe)
-    progress = _resumed(plan, trained, optimizer) if plan.resume else Progress()
+    fingerprint = _fingerprint(plan, task)
+    progress = _resumed(plan.out, fingerprint, trained, optimizer) if plan.resume else Progress()
+
+    def save_state() -> None:
+        state = {
+            "plan": fingerprint,
+            "model": trained.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "progress": dataclasses.asdict(progress),
+        }
+        checkpoint.write_whole(plan.out / STATE, lambda path: torch.save(state, path))
 
     with _interruptible() as interrupted:
-        _loop(plan, recipe, task, optimizer, progress, interrupted)
-    _save_state(plan, trained, optimizer, progress)  # also of a whole run, should anything go wrong from here on
+        _loop(plan, recipe, task, optimizer, progress, interrupted, save_state)
+    save_state()  # also of a whole run, should anything go wrong from here on
     if interrupted.is_set():
         raise KeyboardInterrupt
     info = _metrics(plan, recipe, task, progress)
@@ -247,7 +259,8 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
         lines = list(corpus.train)
     tokenizer = Tokenizer.train(lines, recipe.vocab_size, recipe.max_token_length, recipe.special_tokens)
     longest = max(len(tokenizer.encode(line)) for line in lines) + 1
-    max_seq_len = max(recipe.max_seq_len, longest)
+    # Longer lines are cut: the context's cost grows with its square, and one stray line must not set it.
+    max_seq_len = max(recipe.max_seq_len, min(longest, LONGEST_CONTEXT))
     config = ModelConfig(tokenizer.vocab_size, max_seq_len, final_norm=recipe.final_norm, **sizes)
     model = TinyLM(config)
     if not recipe.scaled_init:
@@ -352,6 +365,7 @@ def _loop(
     optimizer: torch.optim.Optimizer,
     progress: Progress,
     interrupted: threading.Event,
+    save_state: Callable[[], None],
 ) -> None:
     model, device = task.model, task.model.head_bias.device
     parameters = list(task.trained().parameters())
@@ -393,7 +407,7 @@ def _loop(
                 last_evaluation = _done(progress, n_steps, limit)
                 _evaluate(task, progress)
                 if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES:
-                    _save_state(plan, task.trained(), optimizer, progress)
+                    save_state()
                     last_save = time.monotonic()
             _show(bar, progress, limit)
         if not interrupted.is_set() and (not progress.history or progress.history[-1]["step"] != progress.step):
@@ -565,7 +579,7 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"the run folder {folder} can't be written: {error.strerror}") from None
 
 
-def _fingerprint(plan: Plan) -> dict[str, Any]:
+def _fingerprint(plan: Plan, task: Task) -> dict[str, Any]:
     """What must be the same for a run to go on."""
     return {
         "variant": plan.variant,
@@ -576,28 +590,23 @@ def _fingerprint(plan: Plan) -> dict[str, Any]:
         "flowers": list(plan.flowers),
         "seed": plan.seed,
         "settings": dict(plan.settings),
+        # Files may have changed under the same name.
+        "vocabulary": hashlib.sha256(task.tokenizer.to_json().encode()).hexdigest()[:16],
+        "labels": list(task.flowers.labels) if task.flowers else [],
     }
 
 
-def _save_state(plan: Plan, trained: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-    state = {
-        "plan": _fingerprint(plan),
-        "model": trained.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "progress": dataclasses.asdict(progress),
-    }
-    checkpoint.write_whole(plan.out / STATE, lambda path: torch.save(state, path))
-
-
-def _resumed(plan: Plan, trained: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    path = plan.out / STATE
+def _resumed(
+    folder: Path, fingerprint: dict[str, Any], trained: nn.Module, optimizer: torch.optim.Optimizer
+) -> Progress:
+    path = folder / STATE
     if not path.exists():
-        raise ValueError(f"--resume: {plan.out} holds no unfinished run; leave --resume out to start one")
+        raise ValueError(f"--resume: {folder} holds no unfinished run; leave --resume out to start one")
     state = torch.load(path, map_location=next(trained.parameters()).device, weights_only=True)
-    changed = [key for key, value in _fingerprint(plan).items() if state["plan"].get(key) != value]
+    changed = [key for key, value in fingerprint.items() if state["plan"].get(key) != value]
     if changed:
         told = ", ".join(f"{key} was {state['plan'].get(key)!r}" for key in changed)
-        raise ValueError(f"--resume: the run in {plan.out} was started with other settings: {told}")
+        raise ValueError(f"--resume: the run in {folder} was started with other settings: {told}")
     trained.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return Progress(**state["progress"])
@@ -617,5 +626,7 @@ def summary(info: dict[str, Any], folder: str | os.PathLike[str]) -> str:
         lines.append(f"  expert loads between {min(loads):.0%} and {max(loads):.0%}")
     if info.get("caption_accuracy") is not None:
         lines.append(f"  captions right on {info['caption_accuracy']:.1%} of the held-out pictures")
-    lines.append(f"  saved in {os.fspath(folder)}; see it with: python app.py --weights {Path(folder).parent}")
+    lines.append(f"  saved in {os.fspath(folder)}")
+    if Path(folder).name == info["variant"]:
+        lines[-1] += f"; see it with: python app.py --weights {Path(folder).parent}"
     return "\n".join(lines)

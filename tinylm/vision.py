@@ -93,8 +93,9 @@ def _flatten_on_white(image: Image.Image) -> Image.Image:
     if image.mode in ("RGBa", "La"):
         image = image.convert({"RGBa": "RGBA", "La": "LA"}[image.mode])
     image = image.convert("RGBA")
-    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, image).convert("RGB")
+    white = Image.new("RGB", image.size, (255, 255, 255))
+    white.paste(image, mask=image.getchannel("A"))
+    return white
 
 
 def _eight_bit_grey(image: Image.Image) -> Image.Image:

@@ -19,6 +19,7 @@ from tinylm.data.flowers import FlowerData, caption
 from tinylm.tokenizer import Tokenizer
 
 IGNORED = -100  # a target that takes no part in the loss; cross_entropy's own default
+VALIDATION_TOKENS = 16_384  # at most read at once
 POOL = 50  # batches whose lines are sorted by length together
 
 
@@ -135,7 +136,8 @@ class TextBatches:
 
     def validation(self) -> Iterator[Batch]:
         """The held-out lines, shortest first."""
-        for rows in self._validation.lengths.argsort(stable=True).split(256):
+        rows_at_once = max(1, min(256, VALIDATION_TOKENS // self._validation.ids.shape[1]))
+        for rows in self._validation.lengths.argsort(stable=True).split(rows_at_once):
             yield self._validation.batch(rows)
 
 

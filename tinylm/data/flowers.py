@@ -55,7 +55,8 @@ def load_flowers(
 ) -> FlowerData:
     """Pictures of all `sources`: `hub` or `hub:ID`, `drawn`, or a folder with one folder of pictures a label.
 
-    A tenth of each label's pictures is set aside for validation (drawings get fresh ones instead). Files that can't
+    Validation takes the test pictures that a data set on the Hub has, fresh drawings, or else a tenth of each label's
+    pictures. A folder with a folder `train` in it is read from there. Files that can't
     be read are named through `warn` and passed over. Raises ValueError if nothing can be trained on.
     """
     sources = list(sources)
@@ -67,10 +68,11 @@ def load_flowers(
             train += drawn_train
             validation += drawn_validation
             continue
-        pictures = (
-            _hub_pictures(source, stored_size) if _is_hub(source) else _folder_pictures(source, stored_size, warn)
-        )
-        kept, set_aside = _split(pictures, seed)
+        if _is_hub(source):
+            pictures, held_out = _hub_pictures(source, stored_size)
+        else:
+            pictures, held_out = _folder_pictures(source, stored_size, warn), []
+        kept, set_aside = (pictures, held_out) if held_out else _split(pictures, seed)
         train += kept
         validation += set_aside
     labels = tuple(sorted({label for _, label in train}))
@@ -110,7 +112,8 @@ def _drawn(size: int) -> tuple[list[Picture], list[Picture]]:
     return draw(0, DRAWN_PER_KIND), draw(VALIDATION_SEED, DRAWN_HELD_OUT)
 
 
-def _hub_pictures(source: str, size: int) -> list[Picture]:
+def _hub_pictures(source: str, size: int) -> tuple[list[Picture], list[Picture]]:
+    """Its pictures to train on, and those of its test split."""
     from tinylm.data.hub import load_hub_dataset
 
     name = source.partition(":")[2] or HUB_ID
@@ -119,10 +122,15 @@ def _hub_pictures(source: str, size: int) -> list[Picture]:
     if not {"image", "label"} <= set(rows.features):
         raise ValueError(f"{name} needs the columns image and label; it has {', '.join(rows.features)}")
     names = getattr(rows.features["label"], "names", None)
-    return [
-        (_shrink(load_image(row["image"]), size), clean_label(names[row["label"]] if names else str(row["label"])))
-        for row in _bar(rows, f"reading {name}")
-    ]
+
+    def read(split: str) -> list[Picture]:
+        pictures = []
+        for row in _bar(splits[split], f"reading {name}"):
+            label = names[row["label"]] if names else str(row["label"])
+            pictures.append((_shrink(load_image(row["image"]), size), clean_label(label)))
+        return pictures
+
+    return read("train"), read("test") if "test" in splits else []
 
 
 def _folder_pictures(folder: str, size: int, warn: Callable[[str], None]) -> list[Picture]:
@@ -132,9 +140,12 @@ def _folder_pictures(folder: str, size: int, warn: Callable[[str], None]) -> lis
 
     datasets.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
+    # Named as one split: left to itself the loader reads splits out of file names such as train_1.jpg.
+    root = Path(folder) / "train" if (Path(folder) / "train").is_dir() else Path(folder)
     try:
-        rows: Any = datasets.load_dataset("imagefolder", data_dir=os.fspath(folder), drop_labels=False)["train"]
-        if "label" not in rows.features or not any(path.is_dir() for path in Path(folder).iterdir()):
+        files = {"train": os.path.join(root, "**")}
+        rows: Any = datasets.load_dataset("imagefolder", data_files=files, drop_labels=False)["train"]
+        if "label" not in rows.features or not any(path.is_dir() for path in root.iterdir()):
             raise ValueError("no labels")
     except Exception:  # the loader raises errors of many kinds on folders it can't use
         raise ValueError(

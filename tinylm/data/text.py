@@ -83,7 +83,7 @@ def last_word_probes(lines: Iterable[str]) -> tuple[Probe, ...]:
     probes = []
     for line in lines:
         *words, last = line.split()
-        if len(words) >= 2:
+        if len(words) >= 2 and last.rstrip(".!?"):
             source = Line(line, LAST_WORD, LAST_WORD, fact="", phrasing="")
             probes.append(Probe(" ".join(words), (last.rstrip(".!?"),), LAST_WORD, LAST_WORD, source))
     return tuple(probes[:N_LAST_WORD_PROBES])

@@ -92,7 +92,7 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
             with gr.Row(elem_classes=["tl-thumbs"]):
                 buttons = [gr.Button(name, icon=path, size="sm", scale=0, min_width=72) for name, path in paths.items()]
         with gr.Column(scale=3, min_width=320):
-            panel = widget("caption", opening.value(), "caption-panel")
+            panel = widget("caption", opening.built(), "caption-panel")
 
     streams: dict[str, Any] = {
         "preprocess": False,

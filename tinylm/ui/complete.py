@@ -42,7 +42,7 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
                 stop = gr.Button("Stop", scale=0, min_width=88, elem_id="complete-stop")
             with gr.Row(elem_classes=["tl-examples"]):
                 buttons = [gr.Button(text, size="sm", scale=0, min_width=60) for text in EXAMPLES]
-            panel = widget("complete", opening.value(), "complete-panel")
+            panel = widget("complete", opening.built(), "complete-panel")
         with gr.Column(scale=1, min_width=240, elem_classes=["tl-settings"]):
             model = gr.Dropdown(service.runs.text_names(), value=TEXT, label="Model", elem_id="complete-model")
             temperature = gr.Slider(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -23,6 +24,10 @@ MAX_SESSIONS = 1000
 log = logging.getLogger("tinylm")
 
 
+# From the time on, so that a page that stays open over a restart of the server sees larger numbers.
+_numbers = itertools.count(time.time_ns() // 1000)
+
+
 class Turns:
     """The newest run of each visitor and tab; an older one ends at its next step."""
 
@@ -31,7 +36,7 @@ class Turns:
         self._newest: OrderedDict[tuple[str | None, str], int] = OrderedDict()
 
     def begin(self, session: str | None, tab: str) -> Callable[[], bool]:
-        """Start a run; the function returned tells whether it is still the newest, and carries its number."""
+        """Start a run; the function returned tells whether it is still the newest."""
         key, run = (session, tab), run_number()
         with self._lock:
             self._newest[key] = run
@@ -43,7 +48,7 @@ class Turns:
 
 def run_number() -> int:
     """Grows from run to run; the page drops what comes late from an older one."""
-    return time.time_ns() // 1000
+    return next(_numbers)
 
 
 def for_page(updates: Iterator[Update], is_newest: Callable[[], bool] = lambda: True) -> Iterator[dict[str, Any]]:
@@ -84,6 +89,11 @@ class Opening:
         self._stamp, self._compute = stamp, compute
         self._lock = threading.Lock()
         self._made: tuple[Any, dict[str, Any]] | None = None
+        self._built = self.value()
+
+    def built(self) -> dict[str, Any]:
+        """The value that the page is built with."""
+        return self._built
 
     def value(self) -> dict[str, Any]:
         """The widget's value."""
@@ -96,7 +106,6 @@ class Opening:
             return self._made[1]
 
     def refresh(self) -> Any:
-        """The widget's value if the model changed since it was last made, else nothing to do."""
-        made = self._made
+        """The widget's value if the model changed since the page was built, else nothing to do."""
         value = self.value()
-        return gr.skip() if made is not None and made[1] is value else value
+        return gr.skip() if value is self._built else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterator
@@ -68,10 +67,9 @@ def number(value: Any, name: str, low: float, high: float, default: float) -> fl
     """A finite number from `low` to `high`; None gives the default. Raises Refused in words."""
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:  # NaN fails every comparison
         raise Refused(f"{name} must be a number from {low:g} to {high:,.10g}.")
-    if not low <= value <= high:
-        raise Refused(f"{name} must be from {low:g} to {high:,.10g}, not {value:g}.")
     return value
 
 

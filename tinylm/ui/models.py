@@ -7,7 +7,7 @@ import os
 import threading
 from pathlib import Path
 
-from tinylm.checkpoint import CONFIG, WEIGHTS, Run, load
+from tinylm.checkpoint import CONFIG, FILES, WEIGHTS, Run, load
 
 TEXT, VISION, MOE = "text", "vision", "moe"
 SHIPPED = (TEXT, VISION, MOE)
@@ -68,7 +68,8 @@ class RunFolders:
 
 def _stamp(folder: Path) -> tuple[float, ...]:
     try:
-        return tuple(entry.stat().st_mtime for entry in sorted(os.scandir(folder), key=lambda entry: entry.name))
+        files = sorted(path for path in folder.iterdir() if path.name in FILES)
+        return tuple(path.stat().st_mtime for path in files)
     except OSError:
         return ()
 

@@ -42,7 +42,7 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
             1, limits.MAX_NEW_TOKENS, 40, step=1, label="Max new tokens", info="The model may end the text sooner."
         )
         seed = gr.Number(0, label="Seed", info="The same seed draws the same tokens.", minimum=0)
-    panel = widget("routing", opening.value(), "routing-panel")
+    panel = widget("routing", opening.built(), "routing-panel")
     settings = [temperature, max_new_tokens, seed]
     streams: dict[str, Any] = {
         "preprocess": False,  # the service checks everything itself, and says so in words

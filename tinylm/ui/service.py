@@ -18,7 +18,7 @@ from tinylm.data.flowers import CAPTION_PROMPT, caption
 from tinylm.evaluation import MAX_CAPTION_TOKENS, score_captions
 from tinylm.generate import Step, stream
 from tinylm.moe import Routing, load_balancing_loss
-from tinylm.tokenizer import Tokenizer
+from tinylm.tokenizer import EOS, Tokenizer
 from tinylm.ui import limits
 from tinylm.ui.limits import Refused, Slots
 from tinylm.ui.models import MOE, VISION, RunFolders
@@ -26,7 +26,6 @@ from tinylm.vision import image_to_tensor, load_image
 
 SECONDS_BETWEEN_UPDATES = 1 / 30
 N_LABELS = 5
-BYTES_PER_NUMBER = 4
 
 
 class Update(NamedTuple):
@@ -90,7 +89,11 @@ class Service:
                 result |= {
                     "text": start.text + tokenizer.decode([token["id"] for token in tokens]),
                     "cache_bytes": step.cache_nbytes,
-                    "full_cache_bytes": 2 * config.d_model * config.n_layers * n_read * BYTES_PER_NUMBER,
+                    "full_cache_bytes": 2
+                    * config.d_model
+                    * config.n_layers
+                    * n_read
+                    * run.model.head_bias.element_size(),
                 }
                 if pace.due():
                     yield Update(result | {"tokens": list(tokens)}, page | pace.speed())
@@ -119,7 +122,7 @@ class Service:
                 "caption": CAPTION_PROMPT,
                 "label": None,
                 "probability": None,
-                "labels": [[label, round(probability, 6)] for label, probability in scores[:N_LABELS]],
+                "labels": [[label, round(probability, 6)] for label, probability in scores],
                 "is_flower": score >= threshold,
                 "flower_score": round(score, 6),
             }
@@ -128,23 +131,24 @@ class Service:
                 "size": vision.image_size,
                 "threshold": threshold,
                 "n_labels": len(labels),
+                "n_shown": N_LABELS,
                 "n_slots": vision.n_slots,
-                "tokens": [],
             }
             ids = tokenizer.encode(CAPTION_PROMPT)
             steps = stream(run.model, ids, images, MAX_CAPTION_TOKENS, eos_id=tokenizer.eos_id)
-            pace, logprob, tokens = Pace(), 0.0, []
+            pace, logprob = Pace(), 0.0
             for step in pace.timed(steps):
                 deadline.check()
                 logprob += step.logprob
-                tokens.append({"text": token_text(tokenizer, step.token_id), "probability": _probability(step.logprob)})
                 result["caption"] += tokenizer.decode([step.token_id])
+                if tokenizer.eos_id is None and result["caption"].endswith("!"):
+                    break  # without <eos> the model never stops by itself
                 if pace.due():
-                    yield Update(dict(result), page | {"tokens": list(tokens)})
+                    yield Update(dict(result), page)
             named = {caption(label): label for label in labels}
             result["label"] = named.get(result["caption"], scores[0][0])
             result["probability"] = _probability(logprob)
-            yield Update(result, page | {"tokens": tokens})
+            yield Update(result, page)
 
     def route(self, prompt: Any, temperature: Any = 0, max_new_tokens: Any = 40, seed: Any = 0) -> Iterator[Update]:
         """Continue a prompt and tell each token's experts. Raises Refused or Unavailable.
@@ -165,7 +169,7 @@ class Service:
                     "The moe folder holds a model without experts; `python train.py moe` makes one with them."
                 )
             start = Start.read(run, text)
-            texts = [piece["text"] for piece in start.pieces] or ["<eos>"]
+            texts = [piece["text"] for piece in start.pieces] or [EOS]
             new_ids: list[int] = []
             seen = Routed(config.n_layers)
             page = {
@@ -310,9 +314,8 @@ class Pace:
         return True
 
     def speed(self) -> dict[str, Any]:
-        """`seconds` of model time and `tokens_per_second`."""
-        rate = self._count / self._seconds if self._seconds else 0.0
-        return {"seconds": round(self._seconds, 4), "tokens_per_second": round(rate, 1)}
+        """`tokens_per_second` of model time."""
+        return {"tokens_per_second": round(self._count / self._seconds if self._seconds else 0.0, 1)}
 
 
 def token_text(tokenizer: Tokenizer, token_id: int) -> str:

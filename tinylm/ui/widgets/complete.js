@@ -20,7 +20,7 @@ function showAlternatives(index) {
   find(".tl-hint").textContent = `Token ${index + 1}, ${T.said(token.text)}: ${T.percent(token.probability)}. Choose another token to see its own.`;
   const rows = token.alternatives.map(([label, value]) => ({ label, value, chosen: label === token.text }));
   if (!rows.some((row) => row.chosen)) rows.push({ label: token.text, value: token.probability, chosen: true });
-  const spelled = ({ label, ...row }) => ({ ...row, label: T.SPECIAL[label] || label, special: label in T.SPECIAL, spell: true });
+  const spelled = ({ label, ...row }) => ({ ...row, label: T.SPECIAL.get(label) || label, special: T.SPECIAL.has(label), spell: true });
   T.bars(list, rows.map(spelled));
 }
 
@@ -38,7 +38,7 @@ function chip(token, index) {
   node.dataset.index = index;
   node.style.setProperty("--p", token.probability);
   node.title = T.percent(token.probability);
-  node.append(token.text in T.SPECIAL ? T.el("span", "tl-special", T.SPECIAL[token.text]) : T.spelled(token.text));
+  node.append(T.SPECIAL.has(token.text) ? T.el("span", "tl-special", T.SPECIAL.get(token.text)) : T.spelled(token.text));
   node.setAttribute("aria-label", `${T.said(token.text)}, ${T.percent(token.probability)}`);
   return node;
 }

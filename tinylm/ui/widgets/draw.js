@@ -20,9 +20,9 @@ window.tinylm = (() => {
     return parts;
   }
 
-  const SPECIAL = { "<eos>": "end of text", "<pad>": "padding", "<unk>": "unknown character" };
+  const SPECIAL = new Map([["<eos>", "end of text"], ["<pad>", "padding"], ["<unk>", "unknown character"]]);
   const said = (text) =>
-    SPECIAL[text] || text.replaceAll(" ", "␣").replaceAll("\n", "↵") || "nothing";
+    SPECIAL.get(text) || text.replaceAll(" ", "␣").replaceAll("\n", "↵") || "nothing";
 
   function percent(p) {
     if (p >= 0.9995 && p < 1) return "> 99.9 %";
@@ -103,14 +103,18 @@ window.tinylm = (() => {
       newest = value.run;
       draw(value, value.state === "running" && stopped === value.run ? "stopped" : value.state);
     };
+    let asked = false; // whether the visitor did anything else since Stop, such as starting another run
+    document.addEventListener("keydown", () => (asked = true));
     document.addEventListener("click", (event) => {
-      if (!event.target.closest?.(`#${stopId}`)) return;
-      for (const wait of [0, 400]) {
-        setTimeout(() => {
-          stopped = newest;
-          update();
-        }, wait);
-      }
+      asked = !event.target.closest?.(`#${stopId}`);
+      if (asked) return;
+      stopped = newest;
+      update();
+      setTimeout(() => {
+        if (asked) return;
+        stopped = newest; // the stopped run's first update may have been on its way
+        update();
+      }, 400);
     });
     watch("value", update);
     update();

@@ -13,7 +13,6 @@ const tokens = () => props.value.result.tokens || [];
 const nLayers = () => props.value.page.n_layers || 0;
 
 function cell(token, index, layer) {
-  const [first, second] = [token.experts[layer][0], token.experts[layer][1]];
   const node = T.el("button", "tl-cell");
   node.type = "button";
   node.tabIndex = -1;
@@ -34,7 +33,7 @@ function cell(token, index, layer) {
 function column(token, index) {
   const node = T.el("div", index < props.value.page.n_prompt ? "tl-column tl-of-prompt" : "tl-column");
   const label = T.el("div", "tl-token");
-  label.append(token.text in T.SPECIAL ? T.el("span", "tl-special", "start") : T.spelled(token.text));
+  label.append(T.SPECIAL.has(token.text) ? T.el("span", "tl-special", "start") : T.spelled(token.text));
   node.append(label);
   for (let layer = 0; layer < token.experts.length; layer++) node.append(cell(token, index, layer));
   return node;
@@ -70,10 +69,10 @@ function layOut() {
 
 let width = 0;
 new ResizeObserver(() => {
-  if (chart.clientWidth && perBand() !== width) {
-    width = perBand();
-    layOut();
-  }
+  // Hidden behind another tab the chart has no width, and what is placed meanwhile has to be laid out again.
+  const now = chart.clientWidth ? perBand() : 0;
+  if (now && now !== width) layOut();
+  width = now;
 }).observe(chart);
 
 function showCell(index, layer) {
@@ -81,8 +80,8 @@ function showCell(index, layer) {
   const token = tokens()[index];
   if (!token) return;
   chart.querySelector(`[data-token="${index}"][data-layer="${layer}"]`)?.classList.add("tl-current");
-  find(".tl-cell-hint").textContent = `${T.said(token.text)}, token ${index + 1}, layer ${layer + 1}. The two likeliest are used. Choose another cell to see its own.`
-    .replace("two", { 1: "one", 2: "two", 3: "three" }[props.value.page.top_k] || String(props.value.page.top_k));
+  const used = { 1: "The likeliest is", 2: "The two likeliest are" }[props.value.page.top_k] || `The ${props.value.page.top_k} likeliest are`;
+  find(".tl-cell-hint").textContent = `${T.said(token.text)}, token ${index + 1}, layer ${layer + 1}. ${used} used. Choose another cell to see its own.`;
   T.bars(
     find(".tl-cell-bars"),
     token.probs[layer].map((value, expert) => ({
