@@ -17,6 +17,7 @@ EXAMPLES = (
     "A baby cat is called",
     "The capital of France is",
     "The opposite of hot is",
+    "trees lose leaves in",
     "Bees make",
     "The day after Monday is",
 )

@@ -13,7 +13,7 @@ from tinylm.ui.models import MOE
 from tinylm.ui.service import Service
 from tinylm.ui.widgets import widget
 
-EXAMPLES = ("A baby dog is called", "Two plus three is", "The sun rises in the", "Paris is the capital of")
+EXAMPLES = ("A baby dog is called", "Bees make", "The sun rises in the", "trees lose leaves in")
 
 
 def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
