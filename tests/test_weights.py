@@ -8,7 +8,7 @@ from conftest import ROOT
 
 import tinylm
 from tinylm.data.flowers import caption
-from tinylm.evaluation import captions, completions
+from tinylm.evaluation import captions, completions, score_captions
 from tinylm.ui import caption as caption_tab
 
 WEIGHTS = ROOT / "weights"
@@ -60,6 +60,16 @@ def test_the_drawn_examples_of_the_page_are_named(runs):
     paths = caption_tab.draw_examples()
     images = [tinylm.image_to_tensor(tinylm.load_image(paths[kind]), size) for kind in caption_tab.EXAMPLES]
     assert captions(run.model, run.tokenizer, torch.stack(images)) == [caption(kind) for kind in caption_tab.EXAMPLES]
+
+
+@pytest.mark.parametrize("shade", [0.0, 0.25, 0.5, 0.75, 1.0])
+def test_a_grey_card_is_not_taken_for_a_flower(runs, shade):
+    """Remembers a grey card that was called a dandelion with 82 %."""
+    run = runs["vision"]
+    size = run.model.config.vision.image_size
+    card = torch.full((1, 3, size, size), shade)
+    best = score_captions(run.model, run.tokenizer, card, run.info["labels"])[0][1]
+    assert best < run.info["flower_threshold"]
 
 
 def test_every_expert_is_used(runs):
