@@ -201,6 +201,7 @@ def test_a_prompt_comes_back_as_it_is(client: Client, weights: Path, prompt: str
     result = client.predict(prompt, "text", 0, 0, 1, 3, 0, api_name="/complete")
     assert result["text"].startswith(prompt)
     assert result["unknown"] == tokenizer.unknown_characters(prompt) != []
+    assert result["unknown_words"] == tokenizer.unknown_words(prompt) != []
     tokens = client.predict(prompt, 0, 3, 0, api_name="/route")["tokens"]
     assert "".join(token["text"] for token in tokens).startswith(prompt)
 

@@ -338,3 +338,13 @@ def test_a_hub_that_is_out_of_reach_is_told_in_one_line(monkeypatch):
     ) as error:
         tinylm.load("somebody/a-run")
     assert "\n" not in str(error.value)
+
+
+def test_the_words_new_to_a_run_are_told_by_the_run_and_by_its_tokenizer(tmp_path):
+    tokenizer = Tokenizer.train(["Bees make honey."], 100)
+    model = tinylm.TinyLM(tinylm.ModelConfig(tokenizer.vocab_size, 8, d_model=8, n_layers=1, d_latent=4, d_ff=8))
+    tinylm.save(tmp_path, model, tokenizer, {})
+    run = tinylm.load(tmp_path)
+    assert tinylm.unknown_words(run, "Bees make wax") == tinylm.unknown_words(tokenizer, "Bees make wax") == ["wax"]
+    with pytest.raises(TypeError, match="TinyLM"):
+        tinylm.unknown_words(model, "Bees")

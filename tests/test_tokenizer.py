@@ -224,3 +224,24 @@ def test_encoding_takes_no_longer_with_a_larger_vocabulary():
         tokenizer.encode(text)
         seconds.append(time.process_time() - started)
     assert seconds[1] < 20 * seconds[0] + 0.05
+
+
+def test_a_word_is_new_if_the_corpus_never_had_it_whatever_the_case_and_the_marks():
+    tokenizer = Tokenizer.train(["The cat's well-known.", "It is 5 o'clock!"], 200)
+    assert tokenizer.unknown_words("the CAT'S well-known, IS it?") == []
+    assert tokenizer.unknown_words("A Zebu and the cat; a ZEBU, 6 cats") == ["A", "Zebu", "and", "6", "cats"]
+    assert tokenizer.unknown_words(" ... ?!") == []
+
+
+def test_the_words_of_the_corpus_are_saved_with_the_vocabulary(tmp_path):
+    tokenizer = Tokenizer.train(["Bees make honey."], 100)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.words == tokenizer.words == {"bees", "make", "honey"}
+    assert loaded.unknown_words("bees make wax") == ["wax"]
+
+
+def test_a_vocabulary_without_its_words_calls_none_new():
+    tokenizer = Tokenizer(["a", "b", "<pad>"], ("<pad>",))
+    assert tokenizer.unknown_words("ab ba") == []
+    assert '"words"' not in tokenizer.to_json()

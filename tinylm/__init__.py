@@ -2,7 +2,7 @@
 
 from tinylm import article
 from tinylm.cache import LatentCache
-from tinylm.checkpoint import Run, load, save
+from tinylm.checkpoint import Run, load, save, unknown_words
 from tinylm.config import ModelConfig, MoEConfig, VisionConfig
 from tinylm.generate import Step, Stream, decode, generate, prefill, sample, stream
 from tinylm.model import ModelOutput, TinyLM
@@ -35,4 +35,5 @@ __all__ = [
     "sample",
     "save",
     "stream",
+    "unknown_words",
 ]

@@ -38,6 +38,17 @@ class Run:
     info: dict[str, Any]
 
 
+def unknown_words(source: Run | Tokenizer, text: str) -> list[str]:
+    """The words of `text` that a run's training text did not have, each once, as written, in order.
+
+    `source` is a loaded run or its tokenizer. Raises TypeError for a bare model, which knows no words.
+    """
+    tokenizer = source.tokenizer if isinstance(source, Run) else source
+    if not isinstance(tokenizer, Tokenizer):
+        raise TypeError(f"unknown_words needs a loaded run or its tokenizer, got {type(source).__name__}")
+    return tokenizer.unknown_words(text)
+
+
 def save(
     folder: str | os.PathLike[str], model: TinyLM, tokenizer: Tokenizer, info: dict[str, Any], card: str | None = None
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,15 +12,18 @@ from pathlib import Path
 PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
 REPLACEMENT = "\ufffd"
 
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+
 
 class Tokenizer:
     """A vocabulary of substrings; `encode` takes the longest token that matches at each position.
 
     `tokens` are the strings by id, longest first, the special tokens last. A special token's string in a text is
-    plain text: only its id is special.
+    plain text: only its id is special. `words` are the words of the corpus, whatever their case; they play no part
+    in encoding.
     """
 
-    def __init__(self, tokens: list[str], special_tokens: tuple[str, ...]) -> None:
+    def __init__(self, tokens: list[str], special_tokens: tuple[str, ...], words: Iterable[str] = ()) -> None:
         """Take a vocabulary as it is. Raises ValueError on repeated or empty tokens, or without `<pad>`."""
         if PAD not in special_tokens:
             raise ValueError(f"special_tokens must hold {PAD!r}, got {special_tokens}")
@@ -38,6 +42,7 @@ class Tokenizer:
         self._special_ids = {token: n_plain + i for i, token in enumerate(special_tokens)}
         self._skipped = {self._special_ids[t] for t in (PAD, EOS) if t in self._special_ids}
         self._max_token_length = max((len(token) for token in self._ids), default=1)
+        self.words = frozenset(words)
 
     @classmethod
     def train(
@@ -65,7 +70,8 @@ class Tokenizer:
         # A substring's rank needs its count and where it was first seen. Distinct chunks in order of appearance
         # give both: a substring is first seen in the first chunk that holds it.
         counts: Counter[str] = Counter()
-        for chunk, times in _count_chunks(lines).items():
+        chunks = _count_chunks(lines)
+        for chunk, times in chunks.items():
             length = len(chunk)
             for start in range(length):
                 for end in range(start + 1, min(start + max_token_length, length) + 1):
@@ -76,7 +82,8 @@ class Tokenizer:
         if UNK in special_tokens:
             kept = _keep_characters(ranked, room, vocab_size)
         kept.sort(key=len, reverse=True)
-        return cls([*kept, *special_tokens], special_tokens)
+        words = {_plain(word) for chunk in chunks for word in _WORD.findall(chunk)}
+        return cls([*kept, *special_tokens], special_tokens, words)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, whitespace included. A character that no token covers becomes `<unk>`, or else `<pad>`."""
@@ -101,6 +108,20 @@ class Tokenizer:
     def unknown_characters(self, text: str) -> list[str]:
         """The characters of `text` that no token covers where they stand, each once, in order."""
         return list(dict.fromkeys(text[start] for token_id, start in self._match(text) if token_id is None))
+
+    def unknown_words(self, text: str) -> list[str]:
+        """The words of `text` that the corpus did not have in any case, each once, as written, in order.
+
+        A vocabulary that was saved without its words finds none. A word that `text` ends in may be the beginning of a
+        longer one ("ele"), and is named all the same.
+        """
+        if not self.words:
+            return []
+        new: dict[str, str] = {}
+        for word in _WORD.findall(text):
+            if _plain(word) not in self.words:
+                new.setdefault(_plain(word), word)
+        return list(new.values())
 
     def _match(self, text: str) -> Iterator[tuple[int | None, int]]:
         """(token id, start) of each longest match; the id is None for a character that no token covers."""
@@ -139,20 +160,25 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """The vocabulary as JSON text; `from_json` reads it back."""
-        return json.dumps({"special_tokens": self.special_tokens, "tokens": self.tokens}, ensure_ascii=False, indent=0)
+        values: dict[str, object] = {"special_tokens": self.special_tokens, "tokens": self.tokens}
+        if self.words:
+            values["words"] = " ".join(sorted(self.words))  # one line instead of thousands
+        return json.dumps(values, ensure_ascii=False, indent=0)
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
         """Read `to_json`'s form. Raises ValueError if it is anything else."""
         try:
             values = json.loads(text)
-            tokens, special_tokens = values["tokens"], values["special_tokens"]
-        except (ValueError, KeyError, TypeError):
+            tokens, special_tokens, words = values["tokens"], values["special_tokens"], values.get("words", "")
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError("not a tinylm tokenizer: expected JSON with 'tokens' and 'special_tokens'") from None
         lists = isinstance(tokens, list) and isinstance(special_tokens, list)
         if not lists or not all(isinstance(token, str) for token in [*tokens, *special_tokens]):
             raise ValueError("not a tinylm tokenizer: 'tokens' and 'special_tokens' must be lists of strings")
-        return cls(tokens, tuple(special_tokens))
+        if not isinstance(words, str):
+            raise ValueError("not a tinylm tokenizer: 'words' must be one string")
+        return cls(tokens, tuple(special_tokens), words.split())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the vocabulary to `path` as JSON."""
@@ -162,6 +188,11 @@ class Tokenizer:
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
         """Read what `save` wrote. Raises ValueError if the file is something else, OSError if it can't be read."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+def _plain(word: str) -> str:
+    """The word in small letters, without a possessive's end."""
+    return re.sub(r"['’]s$", "", word.casefold())
 
 
 def _count_chunks(lines: Iterable[str]) -> Counter[str]:

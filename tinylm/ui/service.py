@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tinylm.checkpoint import Run
+from tinylm.checkpoint import Run, unknown_words
 from tinylm.data.flowers import CAPTION_PROMPT, caption
 from tinylm.evaluation import MAX_CAPTION_TOKENS, score_captions
 from tinylm.generate import Step, stream
@@ -78,6 +78,7 @@ class Service:
                 "cache_bytes": 0,
                 "full_cache_bytes": 0,
                 "unknown": start.unknown,
+                "unknown_words": start.new_words,
             }
             page = {"prompt": start.pieces, "from_nothing": start.from_nothing, "context": config.max_seq_len}
             steps = stream(run.model, start.ids, eos_id=tokenizer.eos_id, **settings)  # type: ignore[arg-type]
@@ -176,6 +177,7 @@ class Service:
                 "n_prompt": len(texts),
                 "from_nothing": start.from_nothing,
                 "unknown": start.unknown,
+                "unknown_words": start.new_words,
                 "top_k": config.moe.top_k,
                 "n_layers": config.n_layers,
                 "context": config.max_seq_len,
@@ -216,7 +218,8 @@ class Start(NamedTuple):
     text: str
     ids: list[int]
     pieces: list[dict[str, Any]]  # {"text", "known"} a token, in the visitor's own characters
-    unknown: list[str]
+    unknown: list[str]  # characters that no token covers
+    new_words: list[str]  # words that the training text did not have
     from_nothing: bool
 
     @classmethod
@@ -226,7 +229,7 @@ class Start(NamedTuple):
         if not text.strip():
             if tokenizer.eos_id is None:
                 raise Refused("This model needs a prompt to start from. Please type a word or two.")
-            return cls("", [tokenizer.eos_id], [], [], True)
+            return cls("", [tokenizer.eos_id], [], [], [], True)
         ids = tokenizer.encode(text)
         if len(ids) > room:
             raise Refused(f"The prompt has {len(ids):,} tokens; this model reads at most {room:,}. Please shorten it.")
@@ -237,7 +240,7 @@ class Start(NamedTuple):
             end = at + (len(tokenizer.tokens[token_id]) if known else 1)
             pieces.append({"text": text[at:end], "known": known})
             at = end
-        return cls(text, ids, pieces, tokenizer.unknown_characters(text), False)
+        return cls(text, ids, pieces, tokenizer.unknown_characters(text), unknown_words(run, text), False)
 
 
 class Routed:

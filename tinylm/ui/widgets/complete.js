@@ -85,6 +85,7 @@ function draw(value, state) {
   const notes = [];
   if (page.from_nothing) notes.push("The prompt is empty, so the model starts from nothing: from the mark that stands between texts.");
   if (result.unknown?.length) notes.push(T.unknownNote(result.unknown));
+  if (result.unknown_words?.length) notes.push(T.newWordsNote(result.unknown_words));
   find(".tl-notes").textContent = notes.join(" ");
   find(".tl-notes").hidden = !notes.length;
 

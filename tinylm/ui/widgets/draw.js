@@ -180,6 +180,13 @@ window.tinylm = (() => {
     return `Unknown to this model, read as one and the same token: ${named.join(", ")}${more}.`;
   }
 
+  function newWordsNote(words) {
+    if (!words?.length) return "";
+    const named = words.slice(0, 12).map((word) => (word.length > 40 ? `${word.slice(0, 40)}…` : word)).join(", ");
+    const more = words.length > 12 ? ` and ${words.length - 12} more` : "";
+    return `Not in this model's training text: ${named}${more}. It reads them in pieces and goes on by their form.`;
+  }
+
   return { el, spelled, said, percent, bytes, bars, roving, follow, atEnd, table, expertColour, expertInk, STOPPED, status,
-    unknownNote, SPECIAL };
+    unknownNote, newWordsNote, SPECIAL };
 })();

@@ -173,6 +173,7 @@ function draw(value, state) {
   const notes = [];
   if (page.from_nothing) notes.push("The prompt is empty, so the model starts from nothing: from the mark that stands between texts.");
   if (page.unknown?.length) notes.push(T.unknownNote(page.unknown));
+  if (page.unknown_words?.length) notes.push(T.newWordsNote(page.unknown_words));
   if (page.stopped === "context") notes.push("The last token was not read any more, so it has no experts.");
   find(".tl-notes").textContent = notes.join(" ");
   find(".tl-notes").hidden = !notes.length;
