@@ -25,7 +25,7 @@ PROBES = CORPUS.validation_probes + CORPUS.test_probes
 
 HEAD = """# domain: animals
 # columns: animal, young
-# answers: animal, young
+# answers: young
 # both: a baby {animal} is called {a young}.
 # say: {a young} is a baby {animal}.
 # say: {s animal} have {s young}.
@@ -68,10 +68,10 @@ def test_another_seed_holds_out_other_lines():
     }
 
 
-def test_building_takes_less_than_two_seconds():
-    start = time.perf_counter()
+def test_building_takes_seconds():
+    start = time.process_time()
     knowledge.build()
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 6
 
 
 def test_every_line_is_in_exactly_one_part():
@@ -117,8 +117,8 @@ def test_a_grown_table_keeps_the_held_out_lines_of_the_old_facts(tmp_path):
 
 def test_a_probe_and_its_own_answer_start_its_line():
     for probe in PROBES:
-        assert any(probe.line.text.startswith(f"{probe.prompt} {answer}") for answer in probe.answers), probe
-        assert probe.line.text.startswith(f"{probe.prompt} {probe.answers[0]}"), probe
+        assert probe.line.text.startswith(probe.prompt), probe
+        assert probe.line.text[len(probe.prompt) :].lstrip().startswith(probe.answers[0]), probe
         assert probe.prompt == probe.prompt.strip()
 
 
@@ -132,7 +132,7 @@ def test_a_probe_has_a_prompt_of_two_words_and_few_answers_not_given_away():
     for probe in PROBES:
         prompt = f" {knowledge.normalise(probe.prompt)} "
         assert len(prompt.split()) >= 2, probe
-        assert 1 <= len(probe.answers) <= knowledge.MAX_ANSWERS, probe
+        assert len(probe.answers) >= 1, probe
         assert all(probe.answers), probe
         assert f" {knowledge.normalise(probe.answers[0])} " not in prompt, probe
 
@@ -154,6 +154,21 @@ def test_a_probe_accepts_every_answer_that_any_table_gives_for_its_prompt():
         assert not missing, (probe, missing)
 
 
+def test_a_probe_accepts_what_another_true_line_goes_on_with(tmp_path):
+    rows = "".join(f"beast{number}\tcub{number}\n" for number in range(300))
+    write(tmp_path, HEAD + "# both: {animal} has {young}.\n# both: {animal} has a baby, {young}.\n" + rows)
+    corpus = knowledge.build(folder=tmp_path)
+    probes = [p for p in (*corpus.test_probes, *corpus.validation_probes) if p.prompt.endswith(" has")]
+    assert len(probes) > 5
+    for probe in probes:
+        cub = "cub" + re.sub(r"\D", "", probe.prompt)
+        assert [answer.casefold() for answer in probe.answers] == [cub, f"a baby {cub}"], probe
+
+
+def test_probes_have_few_answers():
+    assert sum(len(probe.answers) for probe in PROBES) / len(PROBES) < 2.5
+
+
 def test_probes_come_from_most_relations():
     assert len(PROBES) >= 800
     assert len({probe.relation for probe in PROBES}) >= 0.9 * len(TABLES)
@@ -164,16 +179,38 @@ def test_probes_come_from_most_relations():
 
 def test_the_corpus_is_of_the_expected_size():
     texts = {line.text for line in LINES}
-    assert len(texts) == len(LINES) >= 12_000
-    assert sum(len(table.rows) for table in TABLES) >= 1_900
-    assert len({table.domain for table in TABLES}) >= 25
-    assert sum(not line.phrasing for line in LINES) >= 400
-    assert 300_000 < sum(len(text) + 1 for text in texts) < 500_000
+    assert len(texts) == len(LINES) >= 36_000
+    assert sum(len(table.rows) for table in TABLES) >= 6_000
+    assert len({table.domain for table in TABLES}) >= 40
+    assert sum(not line.phrasing for line in LINES) >= 700
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.relation)
 def test_every_relation_is_said_in_at_least_five_ways(table):
     assert len({knowledge.normalise(phrasing.template) for phrasing in table.phrasings}) >= 5
+
+
+def test_an_answer_stays_taught_in_other_wordings_when_one_is_held_out():
+    train = set(CORPUS.train)
+    taught = Counter((line.fact, knowledge.normalise(line.text)) for line in LINES if line.text in train)
+    endings = {(table.relation, p.template): p.last_column for table in TABLES for p in table.phrasings}
+    left: dict[tuple[str, str], set[str]] = {}
+    for line in LINES:
+        if line.phrasing and taught[line.fact, knowledge.normalise(line.text)]:
+            column = endings[line.relation, line.phrasing]
+            left.setdefault((line.fact, column), set()).add(line.phrasing)
+    for probe in PROBES:
+        column = endings[probe.relation, probe.line.phrasing]
+        assert len(left.get((probe.line.fact, column), ())) >= 2, probe
+
+
+def test_the_place_of_an_answer_is_where_a_training_lines_answer_starts():
+    starts = list(zip(CORPUS.train, CORPUS.answer_starts, strict=True))
+    assert sum(start is not None for _, start in starts) > 0.7 * len(starts)
+    place = dict(starts)
+    assert place.get("Paris is the capital of France.", 24) == 24
+    for text, start in starts:
+        assert start is None or (0 < start < len(text) and text[start].isalnum()), text
 
 
 def test_trees_lose_their_leaves_in_autumn():
@@ -183,6 +220,9 @@ def test_trees_lose_their_leaves_in_autumn():
     assert sum(knowledge.normalise(line).startswith("in autumn") for line in lines) >= 5
 
 
+LETTERS = {"letter_after", "letter_place", "vowel", "word_start"}  # "A is a vowel"
+
+
 def test_articles_fit_the_sound_of_the_next_word():
     wrong = []
     for line in LINES:
@@ -190,7 +230,7 @@ def test_articles_fit_the_sound_of_the_next_word():
             sound = re.match(r"(?i)hour|honest|heir|honour", word) or (
                 word[0].lower() in "aeiou" and not re.match(r"(?i)uni(?!n)|use|usu|uk|ut|eu|ewe|one\b|once", word)
             )
-            if (article.lower() == "an") != bool(sound) and not (len(word) == 1 or line.relation == "letter_after"):
+            if (article.lower() == "an") != bool(sound) and not (len(word) == 1 or line.relation in LETTERS):
                 wrong.append(line.text)
     assert not wrong
 
@@ -204,13 +244,12 @@ def test_lines_are_clean():
         "two marks": lambda text: re.search(r"[.,!?:;]{2}", re.sub(r"J\. M\. ", "", text)),
         "longer than 90 characters": lambda text: len(text) > 90,
         "not ASCII": lambda text: not text.isascii(),
-        "neither a sentence nor lower case": lambda text: text[-1] not in ".!?" and text != text.lower(),
         "a sentence that starts small": lambda text: text[-1] in ".!?" and text[0].islower(),
         "a small I": lambda text: text[-1] in ".!?" and re.search(r"\bi\b", text),
-        "a small letter after a question": lambda text: text[-1] in ".!" and re.search(r"\? [a-z]", text),
     }
     for what, rule in bad.items():
-        assert [line.text for line in LINES if rule(line.text)] == [], what
+        found = [line.text for line in LINES if rule(line.text) and line.relation not in LETTERS]
+        assert found == [], what
 
 
 def test_most_lines_are_short():
@@ -219,7 +258,9 @@ def test_most_lines_are_short():
 
 def test_spelling_is_british():
     american = r"\b(color|center|gray|favorite|meter|liter|neighbor|mom|airplane|truck|cookie|sidewalk)s?\b"
-    assert [line.text for line in LINES if re.search(american, line.text, re.IGNORECASE)] == []
+    # "Airplane" is a word that readers may know; that it means a plane is a fact.
+    lines = [line.text for line in LINES if line.relation != "same"]
+    assert [text for text in lines if re.search(american, text, re.IGNORECASE)] == []
 
 
 # The tables
@@ -242,18 +283,35 @@ def test_normalise_takes_away_case_and_punctuation_only():
     assert knowledge.normalise("What do bees make?  Honey.") == "what do bees make honey"
     assert knowledge.normalise("Your mother's mother") == "your mothers mother"
     assert knowledge.normalise("2 + 1 = 3.") == "2 + 1 = 3" != knowledge.normalise("2 - 1 = 3")
+    assert knowledge.normalise("2+1=") == "2 + 1 =" and knowledge.normalise("well-known") == "well known"
     assert knowledge.normalise("bees make honey") != knowledge.normalise("bees makes honey")
 
 
 def test_a_phrasing_agrees_with_its_nouns(tmp_path):
-    head = "# domain: d\n# columns: thing\n# answers: thing\n# both: {a thing} {is/are thing} here.\n"
-    head += "# say: {s thing} {is/are thing} there.\n# say: one {thing}.\n# say: two {thing}.\n# say: no {thing}.\n"
+    head = "# domain: d\n# columns: thing\n# answers: thing\n# say: {a thing} {is/are thing} here.\n"
+    head += "# say: one {thing}.\n# say: two {thing}.\n# say: no {thing}.\n# say: {s thing}.\n"
     write(tmp_path, head + "apple\n~milk\n+scissors\nmouse/mice\n")
     texts = [line.text for line in knowledge.all_lines(tmp_path)]
-    for text in ("An apple is here.", "an apple is here", "Apples are there.", "Milk is here.", "Milk is there."):
+    for text in ("An apple is here.", "Milk is here.", "Scissors are here.", "A mouse is here.", "Mice.", "Apples."):
         assert text in texts
-    for text in ("Scissors are here.", "Scissors are there.", "A mouse is here.", "Mice are there."):
-        assert text in texts
+    write(tmp_path, head.replace("{a thing} {is/are thing} here", "{s thing} {is/are thing} there") + "apple\n~milk\n")
+    texts = [line.text for line in knowledge.all_lines(tmp_path)]
+    assert "Apples are there." in texts and "Milk is there." in texts
+
+
+def test_both_says_every_fact_as_typed_and_some_as_a_sentence_too(tmp_path):
+    rows = "".join(f"Beast{number}\tCub{number}\n" for number in range(300))
+    head = HEAD.replace("say:", "both:").replace("low:", "both:").replace("? {a young}\n", "? {a young}.\n")
+    write(tmp_path, head + rows)
+    texts = [line.text for line in knowledge.all_lines(tmp_path)]
+    sentences = [text for text in texts if text.endswith(".") or text.startswith("What")]
+    typed = [text for text in texts if text not in set(sentences)]
+    assert len(typed) == 300 * 5
+    names = sum("Cub" in text for text in typed)
+    assert 0.8 < names / (knowledge.KEPT_NAMES * len(typed)) < 1.2
+    assert 0.8 < len(sentences) / (knowledge.SENTENCE_SHARE * len(typed)) < 1.2
+    # The answer to a question stays as it is typed.
+    assert all(text.endswith(".") != ("? a Cub" in text) for text in sentences)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +345,34 @@ def test_a_table_with_few_phrasings_or_no_facts_is_refused(tmp_path):
         knowledge.read_table(write(tmp_path, HEAD))
     with pytest.raises(ValueError, match=r"young\.tsv: 4 different phrasings, expected at least 5"):
         knowledge.read_table(write(tmp_path, "\n".join(HEAD.splitlines()[:-1]) + "\ncat\tkitten\n"))
+
+
+def test_a_table_that_rarely_ends_in_its_answer_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"young\.tsv: 1 phrasings end in the answer 'animal', expected at least 4"):
+        knowledge.read_table(write(tmp_path, HEAD.replace("answers: young", "answers: animal") + "cat\tkitten\n"))
+
+
+def test_free_prompts_are_read_with_all_their_answers(tmp_path):
+    path = tmp_path / "prompts.tsv"
+    path.write_text("food\tbees make\thoney|wax \n", encoding="utf-8")
+    (probe,) = knowledge.free_prompts(path)
+    assert (probe.domain, probe.prompt, probe.answers) == ("food", "bees make", ("honey", "wax"))
+    path.write_text("food\tbees make\thoney\nfood\tcows eat\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"prompts\.tsv, line 2"):
+        knowledge.free_prompts(path)
+
+
+def test_there_are_free_prompts_of_many_kinds():
+    prompts = knowledge.free_prompts()
+    assert len({knowledge.normalise(probe.prompt) for probe in prompts}) == len(prompts) >= 300
+    assert len({probe.domain for probe in prompts}) >= 30
+    assert all(1 <= len(probe.prompt.split()) <= 12 for probe in prompts)
+
+
+def test_a_word_is_of_the_kind_whose_column_it_fills_most(tmp_path):
+    write(tmp_path, HEAD + "cat\tkitten\nmouse/mice\tpup\npolar bear\tcub\n")
+    kinds = knowledge.kinds_of_words(tmp_path)
+    assert kinds["cat"] == kinds["mice"] == "animal" and kinds["kittens"] == "young" and "polar bear" not in kinds
 
 
 def test_a_broken_sentence_is_refused_with_its_file_and_line(tmp_path):

@@ -30,12 +30,11 @@ class Batch(NamedTuple):
     targets: Tensor  # (B, T), `IGNORED` at padding
     images: Tensor | None = None  # (B, 3, size, size) float32 in [0, 1]
     labels: Tensor | None = None  # (B,), with images
+    weights: Tensor | None = None  # (B, T), how much each target counts; None where all count alike
 
     def to(self, device: torch.device) -> Batch:
         """The batch on `device`."""
-        images = None if self.images is None else self.images.to(device)
-        labels = None if self.labels is None else self.labels.to(device)
-        return Batch(self.ids.to(device), self.targets.to(device), images, labels)
+        return Batch(*(None if part is None else part.to(device) for part in self))  # type: ignore[arg-type]
 
     @property
     def n_tokens(self) -> int:
@@ -68,10 +67,22 @@ class Lines:
     ids: Tensor  # (n, longest)
     lengths: Tensor  # (n,), tokens of the line with its end, without the start
     pad_id: int
+    weights: Tensor | None = None  # like ids, how much each token counts as a target
 
     @classmethod
-    def encode(cls, lines: Sequence[str], tokenizer: Tokenizer, max_seq_len: int) -> Lines:
-        """Tokenise once; a line is cut after `max_seq_len` tokens, its end included."""
+    def encode(
+        cls,
+        lines: Sequence[str],
+        tokenizer: Tokenizer,
+        max_seq_len: int,
+        answer_starts: Sequence[int | None] = (),
+        answer_weight: float = 1.0,
+    ) -> Lines:
+        """Tokenise once; a line is cut after `max_seq_len` tokens, its end included.
+
+        The tokens from each line's answer to its end count `answer_weight` times; `answer_starts` are characters,
+        and lines past their end have none.
+        """
         start = tokenizer.pad_id if tokenizer.eos_id is None else tokenizer.eos_id
         end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
         rows = [[*tokenizer.encode(line), *end][:max_seq_len] for line in lines]
@@ -80,7 +91,13 @@ class Lines:
         ids[:, 0] = start
         for i, row in enumerate(rows):
             ids[i, 1 : 1 + len(row)] = torch.tensor(row)
-        return cls(ids, lengths, tokenizer.pad_id)
+        if answer_weight == 1 or not answer_starts:
+            return cls(ids, lengths, tokenizer.pad_id)
+        weights = torch.ones(ids.shape)
+        for i, (line, answer) in enumerate(zip(lines, answer_starts, strict=False)):
+            if answer is not None:
+                weights[i, 1 + len(tokenizer.encode(line[:answer].rstrip())) :] = answer_weight
+        return cls(ids, lengths, tokenizer.pad_id, weights)
 
     def batch(self, rows: Tensor, from_start: bool = False, full_width: bool = False) -> Batch:
         """Next-token batch of some rows; `from_start` predicts the first token too, from the start token.
@@ -93,7 +110,8 @@ class Lines:
         ids = self.ids[rows, first : 1 + width]
         position = torch.arange(first + 1, 1 + width)
         targets = ids[:, 1:].masked_fill(position > lengths[:, None], IGNORED)
-        return Batch(ids[:, :-1], targets)
+        weights = None if self.weights is None else self.weights[rows, first + 1 : 1 + width]
+        return Batch(ids[:, :-1], targets, weights=weights)
 
 
 class TextBatches:

@@ -5,6 +5,17 @@ from __future__ import annotations
 import re
 
 _HARD_VOWEL = ("uni", "use", "usu", "uk", "ut", "eu", "ewe", "one", "once")
+_QUESTIONS = "what which who whom whose where when why how"
+_SMALL_WORDS = """
+a an the this that these those some any no each every all both many much few more most other another such
+i you he she it we they me him her us them my your his its our their one ones
+and or but if so than as because while after before until then not
+of in on at by for from to with without into onto out up down over under near between about through along
+is are was were be been am has have had do does did can could will would must should may might
+there here very too also only just
+"""
+QUESTION_WORDS = frozenset(_QUESTIONS.split())
+FUNCTION_WORDS = frozenset(_SMALL_WORDS.split())
 _SILENT_H = ("hour", "honest", "heir", "honour")
 
 

@@ -12,9 +12,11 @@ The facts live in `tables/<relation>.tsv`, one relation a file and one fact a li
     cat<TAB>kitten
     mouse/mice<TAB>pup
 
-`say` is a sentence (capitals are put in), `low` the same as a visitor types it, all in lower case and without the
-last full stop, and `both` gives the two of them. `answers` names the columns that the rest of the fact settles: only
-a phrasing that ends in one of them can become a probe. `# note:` is for the reader; any other `#` line is an error.
+`say` is a sentence (capitals are put in), `low` the same as a visitor types it, in lower case and without the last
+full stop, and `both` is said in one of these ways for some facts and in the other for the rest. `answers` names the
+columns that the rest of the fact settles: only a phrasing that ends in one of them can become a probe, and at least
+four do, so that a fact is still taught that way round when one of its wordings is held out. `# note:` is for the
+reader; any other `#` line is an error.
 
 A cell is a noun or any other text. `mouse/mice` gives the plural where the rule would fail; `~milk` marks a word
 that is never counted and `+scissors` one that is always plural. In a phrasing `{x}` is the cell as it stands,
@@ -24,8 +26,10 @@ that is never counted and `+scissors` one that is always plural. In a phrasing `
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,17 +37,25 @@ from pathlib import Path
 from tinylm.data.english import plural_of, with_article
 
 TABLES = Path(__file__).parent / "tables"
+FREE_PROMPTS = Path(__file__).parent / "free_prompts.tsv"
 SHARE = 0.04
 """The share of the fact lines that goes to validation, and the same again to test."""
-SENTENCE_SHARE = 0.03
+FREE_SHARE = 0.03
 """The share of the free-standing sentences that goes to validation, and the same again to test."""
 MIN_PHRASINGS = 5
+MIN_ENDINGS = 4
+"""The least number of phrasings that end in each answer column."""
+SENTENCE_SHARE = 0.35
+"""The share of the `both` wordings that are said as a sentence beside the typed form, which visitors use more."""
+KEPT_NAMES = 0.4
+"""The share of the typed lines that keep the capitals of their names ("the capital of France is Paris")."""
 MAX_ANSWERS = 3
 """A prompt with more right answers than this is no probe."""
 
 _FIELD = re.compile(r"\{(?:(\w+|\w+/\w+) )?(\w+)\}")
+_SIGN = re.compile(r"(?<=\d)\s*([-+=])\s*(?=\d|$)")
 _MARK = re.compile(r"((?<!\S)[-+=](?!\S))|[^\w\s]")
-_SENTENCE_START = re.compile(r"(?:^|(?<=[.?!] ))[a-z]")
+_SENTENCE_START = re.compile(r"(?:^|(?<=[.!] ))[a-z]")
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,8 @@ class Line:
 class Probe:
     """A held-out line cut right before its answer, with every answer that is right for that prompt.
 
-    The line's own answer comes first. `prompt` has no trailing space.
+    The line's own answer comes first; the others are those of other facts, and what other true lines go on with after
+    the same words. `prompt` has no trailing space.
     """
 
     prompt: str
@@ -73,9 +86,13 @@ class Probe:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The lines to train on, the lines held out of training, and the probes cut from the held-out lines."""
+    """The lines to train on, the lines held out of training, and the probes cut from the held-out lines.
+
+    `answer_starts` says at which character of each training line its answer starts, None where it has none.
+    """
 
     train: tuple[str, ...]
+    answer_starts: tuple[int | None, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...]
     validation_probes: tuple[Probe, ...]
@@ -98,6 +115,12 @@ class Phrasing:
     template: str
     kind: str
 
+    @functools.cached_property
+    def last_column(self) -> str:
+        """The column that stands at the very end, "" if something else does."""
+        found = re.search(r"(\w+)\}[.!?]?$", self.template)
+        return found[1] if found else ""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -113,18 +136,20 @@ class Table:
 
 @dataclass(frozen=True)
 class _Said:
-    """A line with the place of its answer; `cut` is None where the line makes no probe."""
+    """A line with the place of its answer, None where it has none to ask for."""
 
     line: Line
     cut: int | None
 
 
+@functools.lru_cache(maxsize=2**18)  # a line is compared several times while a corpus is built
 def normalise(text: str) -> str:
     """The text without case and punctuation, words one space apart: lines equal in this form count as one.
 
-    A plus, a minus or an equals sign that stands alone is a word, so "2 + 1" is not "2 - 1".
+    A plus, a minus or an equals sign alone or behind a digit is a word, so "2+1" is "2 + 1" but not "2 - 1".
     """
-    bare = _MARK.sub(lambda match: match[1] or " ", text.casefold().replace("'", ""))
+    spaced = _SIGN.sub(r" \1 ", text.casefold().replace("'", ""))
+    bare = _MARK.sub(lambda match: match[1] or " ", spaced)
     return " ".join(bare.split())
 
 
@@ -176,6 +201,12 @@ def read_table(path: Path) -> Table:
     different = {normalise(phrasing.template) for phrasing in phrasings}
     if len(different) < MIN_PHRASINGS:
         raise ValueError(f"{path.name}: {len(different)} different phrasings, expected at least {MIN_PHRASINGS}")
+    for column in answers:
+        ending = {normalise(phrasing.template) for phrasing in phrasings if phrasing.last_column == column}
+        if len(ending) < MIN_ENDINGS:
+            raise ValueError(
+                f"{path.name}: {len(ending)} phrasings end in the answer {column!r}, expected at least {MIN_ENDINGS}"
+            )
     if not rows:
         raise ValueError(f"{path.name}: no facts")
     return Table(path.stem, domain, columns, answers, tuple(phrasings), tuple(rows))
@@ -216,6 +247,41 @@ def all_lines(folder: Path = TABLES) -> tuple[Line, ...]:
     return tuple(said.line for said in _all_said(folder))
 
 
+def free_prompts(path: Path = FREE_PROMPTS) -> tuple[Probe, ...]:
+    """Prompts as visitors type them, with their accepted answers; nothing is trained or chosen on them.
+
+    One a line: domain, prompt and answers (with `|` between them), with tabs between the three.
+
+    Raises:
+        ValueError: a line is malformed; the message names the file and the line.
+    """
+    probes = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        fields = text.split("\t")
+        if len(fields) != 3 or not all(field.strip() for field in fields):
+            raise ValueError(f"{path.name}, line {number}: expected domain, prompt and answers, got {text!r}")
+        domain, prompt, answers = fields
+        accepted = tuple(answer.strip() for answer in answers.split("|") if answer.strip())
+        probes.append(Probe(prompt.strip(), accepted, "free", domain, Line(prompt.strip(), "free", domain, "", "")))
+    return tuple(probes)
+
+
+def kinds_of_words(folder: Path = TABLES) -> dict[str, str]:
+    """For each single word that fills a cell the column that it stands in most often ("cat": "animal").
+
+    Raises:
+        ValueError: a table is malformed; the message names the file and the line.
+    """
+    columns: dict[str, Counter[str]] = {}
+    for table in read_tables(folder):
+        for row in table.rows:
+            for column, cell in zip(table.columns, row, strict=True):
+                for word in {cell.text.lower(), cell.plural.lower()}:
+                    if word.isalpha():
+                        columns.setdefault(word, Counter())[column] += 1
+    return {word: min(counts, key=lambda name: (-counts[name], name)) for word, counts in columns.items()}
+
+
 def build(seed: int = 0, folder: Path = TABLES) -> Corpus:
     """Builds the corpus and its splits; the same seed and tables always give the same corpus.
 
@@ -229,8 +295,11 @@ def build(seed: int = 0, folder: Path = TABLES) -> Corpus:
     said = _all_said(folder)
     held = _held_out(said, seed)
     answers = _answers(said)
+    cuts = {item.line.text: item.cut for item in said}
     parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     probes: dict[str, list[Probe]] = {"validation": [], "test": []}
+    asked = [item for item in said if item.cut is not None and normalise(item.line.text) in held]
+    goes_on = _continuations(said, {normalise(_split_at(item)[0]) for item in asked})
     for item in said:
         part = held.get(normalise(item.line.text), "train")
         parts[part].append(item.line.text)
@@ -239,12 +308,15 @@ def build(seed: int = 0, folder: Path = TABLES) -> Corpus:
         prompt, own = _split_at(item)
         right = answers[normalise(prompt)]
         if len(right) <= MAX_ANSWERS:
-            others = tuple(text for key, text in sorted(right.items()) if key != normalise(own))
-            probes[part].append(Probe(prompt, (own, *others), item.line.relation, item.line.domain, item.line))
+            others = {normalise(text): text for text in right.values()} | goes_on[normalise(prompt)]
+            others.pop(normalise(own), None)
+            accepted = (own, *(others[key] for key in sorted(others)))
+            probes[part].append(Probe(prompt, accepted, item.line.relation, item.line.domain, item.line))
     for lines in parts.values():
         lines.sort(key=lambda text: _unit(seed, "order", text))
     return Corpus(
         train=tuple(parts["train"]),
+        answer_starts=tuple(cuts[text] for text in parts["train"]),
         validation=tuple(parts["validation"]),
         test=tuple(parts["test"]),
         validation_probes=tuple(probes["validation"]),
@@ -264,7 +336,7 @@ def _held_out(said: Iterable[_Said], seed: int) -> dict[str, str]:
     held: dict[str, str] = {}
     taken: set[str] = set()
     for fact, wordings in facts.items():
-        share = SENTENCE_SHARE if fact in sentences else SHARE * len(wordings)
+        share = FREE_SHARE if fact in sentences else SHARE * len(wordings)
         draw = _unit(seed, "part", fact)
         part = "validation" if draw < share else "test" if draw < 2 * share else None
         free = [wording for wording in wordings if wording not in held and wording not in taken]
@@ -285,6 +357,19 @@ def _answers(said: Iterable[_Said]) -> dict[str, dict[str, str]]:
             prompt, answer = _split_at(item)
             answers.setdefault(normalise(prompt), {}).setdefault(normalise(answer), answer)
     return answers
+
+
+def _continuations(said: Iterable[_Said], prompts: set[str]) -> dict[str, dict[str, str]]:
+    """For each of the normalised prompts what any line goes on with: "a plum is a" with "fruit" and "kind of fruit"."""
+    found: dict[str, dict[str, str]] = {prompt: {} for prompt in prompts}
+    for item in said:
+        words = normalise(item.line.text).split()
+        for end in range(2, len(words)):
+            prompt = " ".join(words[:end])
+            if prompt in found:
+                rest = " ".join(words[end:])
+                found[prompt][rest] = rest
+    return found
 
 
 def _split_at(item: _Said) -> tuple[str, str]:
@@ -356,7 +441,7 @@ def _say(phrasing: Phrasing, row: dict[str, Cell], answers: tuple[str, ...]) -> 
     answer = normalise(text[cut:])
     prompt = normalise(text[:cut])
     text += rest
-    settled = column in answers and rest.strip(".!?") == "" and named > 1
+    settled = column in answers and phrasing.last_column == column and named > 1
     trivial = len(prompt.split()) < 2 or f" {answer} " in f" {prompt} "
     return text, cut if settled and not trivial else None
 
@@ -380,9 +465,14 @@ def _table_said(table: Table) -> Iterator[_Said]:
         for phrasing in table.phrasings:
             text, cut = _say(phrasing, cells, table.answers)
             forms = []
-            if phrasing.kind != "low":
-                forms.append(_SENTENCE_START.sub(lambda match: match[0].upper(), text))
+            as_sentence = _unit(0, "sentence", fact, phrasing.template) < SENTENCE_SHARE
+            if phrasing.kind == "say" or (phrasing.kind == "both" and as_sentence):
+                # The answer to a question stays small: a word in two guises takes twice the learning.
+                said = text[:-1] if "? " in text else text
+                forms.append(_SENTENCE_START.sub(lambda match: match[0].upper(), said))
             if phrasing.kind != "say":
-                forms.append(re.sub(r"[.!]$", "", text.lower()))
+                typed = re.sub(r"[.!]$", "", text)
+                keeps_names = _unit(0, "names", fact, phrasing.template) < KEPT_NAMES
+                forms.append(typed if keeps_names else typed.lower())
             for form in forms:
                 yield _Said(Line(form, table.relation, table.domain, fact, phrasing.template), cut)

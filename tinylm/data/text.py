@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,13 +19,20 @@ LAST_WORD = "last word"
 
 @dataclass(frozen=True)
 class TextCorpus:
-    """Lines to train on and held-out lines; `probes` ask for what the held-out lines say."""
+    """Lines to train on and held-out lines; `probes` ask for what the held-out lines say.
+
+    The built-in corpus also says at which character of each training line its answer starts, and has `free_prompts`,
+    written apart from it, and `kinds` of words.
+    """
 
     source: str
     train: tuple[str, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...] = ()
     probes: tuple[Probe, ...] = field(default=(), repr=False)
+    answer_starts: tuple[int | None, ...] = field(default=(), repr=False)
+    free_prompts: tuple[Probe, ...] = field(default=(), repr=False)
+    kinds: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def load_corpus(source: str = BUILT_IN, test_file: str | None = None, seed: int = 0) -> TextCorpus:
@@ -38,7 +45,16 @@ def load_corpus(source: str = BUILT_IN, test_file: str | None = None, seed: int 
         if test_file is not None:
             raise ValueError("--test-corpus goes with --corpus FILE; the built-in corpus has its own test lines")
         built = knowledge.build()
-        return TextCorpus(BUILT_IN, built.train, built.validation, built.test, built.test_probes)
+        return TextCorpus(
+            BUILT_IN,
+            built.train,
+            built.validation,
+            built.test,
+            built.test_probes,
+            built.answer_starts,
+            knowledge.free_prompts(),
+            knowledge.kinds_of_words(),
+        )
     if source.startswith("hub:"):
         lines, test_lines = _hub_lines(source.removeprefix("hub:"))
     else:
