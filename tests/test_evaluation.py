@@ -107,6 +107,32 @@ def test_an_answer_counts_as_whole_words_at_the_beginning_whatever_the_case(comp
     assert evaluation.starts_with_answer(completion, ("Paris", "new york")) is hit
 
 
+@pytest.mark.parametrize(
+    ("completion", "answers", "hit"),
+    [
+        (" a kitten.", ("kitten",), True),
+        (" kitten", ("a kitten",), True),
+        (" the Pacific Ocean", ("pacific",), True),
+        (" a.", ("a",), True),
+        (" an", ("a",), False),
+        ("4", ("4", "four"), True),
+        (" in the sea", ("sea",), False),
+        (" mother's", ("mothers",), True),
+        (" honey", ("honey bee",), False),
+    ],
+)
+def test_articles_and_marks_do_not_count(completion, answers, hit):
+    assert evaluation.starts_with_answer(completion, answers) is hit
+
+
+def test_a_completion_is_copied_if_prompt_and_completion_are_a_training_line(monkeypatch):
+    said = {"bees make": " honey.", "cows eat": " grass and hay", "a cat": " is a pet", "dogs": ""}
+    monkeypatch.setattr(evaluation, "completions", lambda model, tokenizer, prompts, n: [said[p] for p in prompts])
+    lines = ["Bees make honey", "Cows eat grass.", "a cat is a pet"]
+    assert evaluation.copied_share(None, None, list(said), lines) == 0.5
+    assert math.isnan(evaluation.copied_share(None, None, [], lines))
+
+
 def test_recall_is_the_share_of_completions_that_begin_with_an_answer(monkeypatch, tokenizer):
     said = {"one": " right.", "two": " wrong", "three": " Also right", "four": ""}
     monkeypatch.setattr(evaluation, "completions", lambda model, tokenizer, prompts: [said[p] for p in prompts])

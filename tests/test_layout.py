@@ -29,7 +29,9 @@ ORDER = [
     "tinylm.data.augment",
     "tinylm.data.batches",
     "tinylm.evaluation",
+    "tinylm.experts",
     "tinylm.card",
+    "tinylm.muon",
     "tinylm.training",
     "tinylm.ui",
 ]

@@ -1,5 +1,6 @@
 """`train.py` from the outside: run folders, seeds, Ctrl-C and --resume, and what it says when it can't."""
 
+import dataclasses
 import json
 import os
 import re
@@ -398,7 +399,7 @@ def test_an_unknown_setting_lists_those_there_are(tmp_path, capsys):
         (["text", "--set", "d_model=33"], "d_model=33"),
         (["text", "--set", "batch_size=0"], "batch_size=0"),
         (["text", "--set", "vocab_size=10"], "vocab_size=10"),
-        (["text", "--set", "optimizer=adam"], "adamw or sgd"),
+        (["text", "--set", "optimizer=adam"], "muon, adamw or sgd"),
         (["text", "--preset", "huge"], "article, small, base"),
         (["moe", "--set", "moe.top_k=9"], "top_k=9"),
         (["vision", "--flowers", "no/such/folder"], "no/such/folder"),
@@ -474,10 +475,44 @@ def test_the_articles_rate_never_changes():
 def test_weight_decay_pulls_on_matrices_alone():
     model = lively(tiny_config("vision+moe"))
     recipe = training.RECIPES["default"]["vision"]
-    groups = training.make_optimizer(model, recipe).param_groups
-    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
-    for name, parameter in model.named_parameters():
-        assert decay[id(parameter)] == (recipe.weight_decay if parameter.dim() >= 2 else 0), name
+    for optimizer in ("adamw", "muon"):
+        recipe = dataclasses.replace(recipe, optimizer=optimizer)
+        groups = [group for made in training.make_optimizers(model, recipe) for group in made.param_groups]
+        decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+        assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+        for name, parameter in model.named_parameters():
+            assert decay[id(parameter)] == (recipe.weight_decay if parameter.dim() >= 2 else 0), name
+
+
+def test_muon_takes_the_matrices_inside_the_blocks_alone():
+    model = lively(tiny_config("vision+moe"))
+    recipe = dataclasses.replace(training.RECIPES["default"]["moe"], optimizer="muon")
+    adamw, muon = training.make_optimizers(model, recipe)
+    assert isinstance(adamw, torch.optim.AdamW)
+    taken = {id(p) for group in muon.param_groups for p in group["params"]}
+    names = {name for name, parameter in model.named_parameters() if id(parameter) in taken}
+    assert {name.rsplit(".", 2)[1] for name in names} == {"w_dkv", "w_q", "w_uk", "w_uv", "w_o", "w_in", "w_out"}
+    assert all(name.startswith("blocks.") for name in names)
+
+
+def test_the_answers_of_lines_count_as_often_as_the_recipe_says():
+    tokenizer = Tokenizer.train(["bees make honey", "cows eat grass"], 60, 8)
+    model = lively(tiny_config("text", vocab_size=tokenizer.vocab_size, max_seq_len=30))
+    lines = ["bees make honey", "cows eat grass", "bees"]
+    starts = [10, 9, None]
+    batch = Lines.encode(lines, tokenizer, 30, starts, 4.0).batch(torch.arange(3))
+    loss, nats = training.training_loss(model, batch)
+    logprobs = model(batch.ids).logits.detach().double().log_softmax(dim=-1)
+    lost, weights = [], []
+    for row, (line, start) in enumerate(zip(lines, starts, strict=True)):
+        n_prompt = len(tokenizer.encode(line if start is None else line[:start].rstrip()))
+        for t, target in enumerate(batch.targets[row].tolist()):
+            if target != IGNORED:
+                lost.append(-float(logprobs[row, t, target]))
+                weights.append(1.0 if start is None or t + 1 < n_prompt else 4.0)
+    assert nats.item() == pytest.approx(sum(lost) / len(lost), abs=1e-4)
+    weighted = sum(a * w for a, w in zip(lost, weights, strict=True)) / sum(weights)
+    assert loss.item() == pytest.approx(weighted, abs=1e-4) and loss.item() != pytest.approx(nats.item(), abs=1e-3)
 
 
 def test_joined_lines_are_whole_lines_that_fit_the_context():
@@ -546,4 +581,4 @@ def test_the_default_recipe_learns_facts_in_other_wordings(tmp_path):
     command = [sys.executable, str(ROOT / "train.py"), "text", "--out", str(tmp_path / "text")]
     subprocess.run(command, check=True)
     metrics = json.loads((tmp_path / "text" / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["recall"] > 0.4
+    assert metrics["recall"] > 0.75

@@ -41,6 +41,14 @@ def model_card(info: dict[str, Any]) -> str:
     ]
     if info.get("recall") is not None:
         parts.append(f"| recall of held-out wordings | {info['recall']:.1%} of {info['n_probes']} |")
+    if info.get("free_recall") is not None:
+        parts.append(
+            f"| right on prompts as visitors type them | {info['free_recall']:.1%} of {info['n_free_prompts']} |"
+        )
+        parts.append(
+            f"| completions that are whole training lines | {info['copied_share']:.1%} of {info['n_copy_prompts']} |"
+        )
+        parts.append(f"| newly composed completions | {1 - info['copied_share']:.1%} of {info['n_copy_prompts']} |")
     if info.get("caption_accuracy") is not None:
         parts.append(
             f"| captions right, held-out pictures | {info['caption_accuracy']:.1%} of {info['n_validation']} |"
@@ -54,6 +62,13 @@ def model_card(info: dict[str, Any]) -> str:
         parts.append("|---|" + "---|" * n_experts)
         for layer, shares in enumerate(info["expert_load"]):
             parts.append(f"| {layer + 1} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
+    if info.get("expert_preferences"):
+        parts += _preferences(info["expert_preferences"])
+    for name, title in (("recall", "Recall of held-out wordings"), ("free_recall", "Right on visitors' prompts")):
+        by_domain = info.get(f"{name}_by_domain") or {}
+        if len(by_domain) > 1:
+            told = ", ".join(f"{domain} {share:.0%}" for domain, share in by_domain.items())
+            parts += ["", f"## {title}, by domain", "", told + "."]
     if info.get("labels"):
         parts += ["", "## Labels", "", ", ".join(info["labels"]) + "."]
     note = info.get("data_note") or (_BUILT_IN_NOTE if info["data"] == BUILT_IN else None)
@@ -71,3 +86,23 @@ def model_card(info: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(parts)
+
+
+def _preferences(layers: list[list[dict[str, Any]]]) -> list[str]:
+    """What each expert takes more than its share of."""
+    lines = [
+        "",
+        "## What each expert prefers",
+        "",
+        "Tokens and kinds of words of the held-out lines that an expert takes more often than chance would; the number "
+        "is how many times as often. A token's own leading space is shown as `_`.",
+        "",
+        "| layer | expert | tokens | kinds of words |",
+        "|---|---|---|---|",
+    ]
+    for layer, experts in enumerate(layers, start=1):
+        for expert, preference in enumerate(experts, start=1):
+            tokens = ", ".join(f"`{token.replace(' ', '_')}` {lift:.1f}" for token, lift in preference["tokens"])
+            kinds = ", ".join(f"{kind} {lift:.1f}" for kind, lift in preference["kinds"])
+            lines.append(f"| {layer} | {expert} | {tokens or 'none'} | {kinds or 'none'} |")
+    return lines

@@ -16,11 +16,13 @@ from torch import Tensor
 from tinylm.cache import LatentCache
 from tinylm.data.batches import IGNORED, Batch
 from tinylm.data.flowers import CAPTION_PROMPT, caption
-from tinylm.data.knowledge import Probe
+from tinylm.data.knowledge import Probe, normalise
 from tinylm.model import TinyLM
 from tinylm.tokenizer import Tokenizer
 
+ARTICLES = frozenset(("a", "an", "the", "some"))
 MAX_ANSWER_TOKENS = 12
+MAX_LINE_TOKENS = 40
 MAX_CAPTION_TOKENS = 24
 ACCEPTED_SHARE = 0.95
 
@@ -64,7 +66,8 @@ def expert_load(model: TinyLM, batches: Iterable[Batch]) -> list[list[float]]:
 def recall(model: TinyLM, tokenizer: Tokenizer, probes: Sequence[Probe]) -> tuple[float, dict[str, float]]:
     """Share of probes whose greedy completion starts with an accepted answer, in all and by domain."""
     hits: dict[str, list[bool]] = {}
-    for probe, completion in zip(probes, completions(model, tokenizer, [p.prompt for p in probes]), strict=True):
+    said = completions(model, tokenizer, [probe.prompt for probe in probes])
+    for probe, completion in zip(probes, said, strict=True):
         hits.setdefault(probe.domain, []).append(starts_with_answer(completion, probe.answers))
     all_hits = [hit for of_domain in hits.values() for hit in of_domain]
     share = sum(all_hits) / len(all_hits) if all_hits else float("nan")
@@ -72,13 +75,29 @@ def recall(model: TinyLM, tokenizer: Tokenizer, probes: Sequence[Probe]) -> tupl
 
 
 def starts_with_answer(completion: str, answers: Sequence[str]) -> bool:
-    """Whether `completion` begins with one of the answers as whole words, whatever the case."""
-    said = completion.strip().lower()
+    """Whether `completion` begins with one of the answers as whole words; case, marks and articles do not count."""
+    said = normalise(completion).split()
     for answer in answers:
-        answer = answer.strip().lower()
-        if said.startswith(answer) and not said[len(answer) : len(answer) + 1].isalnum():
-            return True
+        words = normalise(answer).split()
+        for text, right in ((said, words), (_without_article(said), _without_article(words))):
+            if right and text[: len(right)] == right:
+                return True
     return False
+
+
+def _without_article(words: list[str]) -> list[str]:
+    return words[1:] if len(words) > 1 and words[0] in ARTICLES else words
+
+
+def copied_share(model: TinyLM, tokenizer: Tokenizer, prompts: Sequence[str], lines: Iterable[str]) -> float:
+    """Share of the prompts that the model completes to a whole training line; the other completions are new.
+
+    Case and punctuation do not count.
+    """
+    known = {normalise(line) for line in lines}
+    said = completions(model, tokenizer, prompts, MAX_LINE_TOKENS)
+    whole = [normalise(prompt + text) for prompt, text in zip(prompts, said, strict=True)]
+    return sum(line in known for line in whole) / len(whole) if whole else math.nan
 
 
 def completions(

@@ -26,9 +26,12 @@ from tinylm.card import model_card
 from tinylm.config import ModelConfig, MoEConfig, VisionConfig, preset
 from tinylm.data.batches import IGNORED, Batch, BatchSource, Lines, PictureBatches, TextBatches, resized
 from tinylm.data.flowers import FlowerData, caption, load_flowers
+from tinylm.data.knowledge import Probe
 from tinylm.data.text import BUILT_IN, TextCorpus, load_corpus
+from tinylm.experts import expert_preferences
 from tinylm.model import TinyLM
 from tinylm.moe import load_balancing_loss
+from tinylm.muon import Muon
 from tinylm.tokenizer import EOS, PAD, UNK, Tokenizer
 from tinylm.vision import ImageEncoder
 
@@ -37,6 +40,7 @@ STATE = "training.pt"  # what --resume needs; gone when the run is finished
 N_EVALUATIONS = 20
 SECONDS_BETWEEN_SAVES = 60
 LONGEST_CONTEXT = 512  # tokens that the longest line may raise the context to
+N_COPY_PROMPTS = 200  # completed to see how many of the completions are whole training lines
 STEPS_BETWEEN_READINGS = 20  # reading the loss waits for the device
 
 
@@ -51,7 +55,7 @@ class Recipe:
     epochs: float
     batch_size: int
     learning_rate: float
-    optimizer: str = "adamw"  # or "sgd"
+    optimizer: str = "adamw"  # or "muon" (inside the blocks; AdamW for the rest), "sgd"
     weight_decay: float = 0.1
     beta2: float = 0.99
     warmup: float = 0.05  # share of the run
@@ -65,6 +69,7 @@ class Recipe:
     max_seq_len: int = 64  # raised to the longest line if that is longer, up to 512
     bucket: bool = True  # batches of lines of like length
     start_share: float = 0.1  # batches that begin with <eos>, so that the model can start from nothing
+    answer_weight: float = 1.0  # how much the answers of the built-in corpus count against the rest of their lines
     joined_share: float = 0.05  # added examples of several lines after each other, for longer prompts
     stored_size: int = 96  # side of the pictures that views are cut from
     augmented: bool = True
@@ -96,8 +101,12 @@ _ARTICLE = Recipe(
 )
 RECIPES: dict[str, dict[str, Recipe]] = {
     "default": {
-        "text": Recipe(epochs=27.0, batch_size=32, learning_rate=4e-3),
-        "moe": Recipe(epochs=20.0, batch_size=32, learning_rate=4e-3),
+        "text": Recipe(
+            epochs=13.5, batch_size=128, learning_rate=6e-3, optimizer="muon", answer_weight=8.0, joined_share=0.01
+        ),
+        "moe": Recipe(
+            epochs=11.5, batch_size=128, learning_rate=6e-3, optimizer="muon", answer_weight=8.0, joined_share=0.01
+        ),
         "vision": Recipe(epochs=28.0, batch_size=64, learning_rate=7e-4, weight_decay=0.05, max_seq_len=32),
     },
     "article": {"text": _ARTICLE, "moe": _ARTICLE, "vision": _ARTICLE},
@@ -195,21 +204,21 @@ def train(plan: Plan) -> dict[str, Any]:
     device = choose_device(plan.device)
     task = prepare(plan, recipe, sizes)
     trained = task.trained().to(device)
-    optimizer = make_optimizer(trained, recipe)
+    optimizers = make_optimizers(trained, recipe)
     fingerprint = _fingerprint(plan, task)
-    progress = _resumed(plan.out, fingerprint, trained, optimizer) if plan.resume else Progress()
+    progress = _resumed(plan.out, fingerprint, trained, optimizers) if plan.resume else Progress()
 
     def save_state() -> None:
         state = {
             "plan": fingerprint,
             "model": trained.state_dict(),
-            "optimizer": optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
             "progress": dataclasses.asdict(progress),
         }
         checkpoint.write_whole(plan.out / STATE, lambda path: torch.save(state, path))
 
     with _interruptible() as interrupted:
-        _loop(plan, recipe, task, optimizer, progress, interrupted, save_state)
+        _loop(plan, recipe, task, optimizers, progress, interrupted, save_state)
     save_state()  # also of a whole run, should anything go wrong from here on
     if interrupted.is_set():
         raise KeyboardInterrupt
@@ -286,7 +295,7 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
     assert corpus is not None
     lines += join_lines(corpus.train, recipe.joined_share, tokenizer, max_seq_len, plan.seed)
     batches = TextBatches(
-        Lines.encode(lines, tokenizer, max_seq_len),
+        Lines.encode(lines, tokenizer, max_seq_len, corpus.answer_starts, recipe.answer_weight),
         Lines.encode(corpus.validation, tokenizer, max_seq_len),
         recipe.batch_size,
         plan.seed,
@@ -320,19 +329,31 @@ def pytorch_init(model: TinyLM) -> None:
     nn.init.uniform_(model.head_bias, -bound, bound)
 
 
-def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """AdamW (decaying matrices only) or plain SGD. Raises ValueError on another name."""
+def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """AdamW (decaying matrices only), plain SGD, or Muon for the matrices inside the blocks and AdamW for the rest.
+
+    Raises ValueError on another name.
+    """
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
-    if recipe.optimizer != "adamw":
-        raise ValueError(f"optimizer={recipe.optimizer!r} is unknown; choose adamw or sgd")
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
+        return [torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)]
+    if recipe.optimizer not in ("adamw", "muon"):
+        raise ValueError(f"optimizer={recipe.optimizer!r} is unknown; choose muon, adamw or sgd")
+    inner = []
+    if recipe.optimizer == "muon":
+        # A router has one row an expert: as good as no directions to balance.
+        inner = [
+            p for name, p in model.named_parameters() if "blocks." in name and "router" not in name and p.dim() == 2
+        ]
+    taken = {id(p) for p in inner}
+    rest = [p for p in model.parameters() if id(p) not in taken]
     groups = [
-        {"params": matrices, "weight_decay": recipe.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, recipe.beta2), fused=True)
+    adamw = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, recipe.beta2), fused=True)
+    if not inner:
+        return [adamw]
+    return [adamw, Muon(inner, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)]
 
 
 def learning_rate(recipe: Recipe, done: float) -> float:
@@ -347,22 +368,30 @@ def learning_rate(recipe: Recipe, done: float) -> float:
 def training_loss(model: TinyLM, batch: Batch) -> tuple[Tensor, Tensor]:
     """(loss to minimise, its cross-entropy part in nats a token); the rest is the load-balancing loss."""
     output = model(batch.ids, batch.images)
-    summed = F.cross_entropy(output.logits.flatten(0, 1), batch.targets.flatten(), reduction="sum")
+    logits, targets = output.logits.flatten(0, 1), batch.targets.flatten()
+    n_targets = (targets != IGNORED).sum().clamp(min=1)
     # Not the built-in mean: a batch of one-token lines has no target, and its loss is 0, not 0/0.
-    nats = summed / (batch.targets != IGNORED).sum().clamp(min=1)
+    if batch.weights is None:
+        nats = F.cross_entropy(logits, targets, reduction="sum") / n_targets
+        loss = nats
+    else:
+        nats_N = F.cross_entropy(logits, targets, reduction="none")
+        weights_N = batch.weights.flatten() * (targets != IGNORED)
+        nats = nats_N.detach().sum() / n_targets
+        loss = (nats_N * weights_N).sum() / weights_N.sum().clamp(min=1)
     if not output.routings:
-        return nats, nats
+        return loss, nats
     assert model.config.moe is not None
     mask_N = batch.routed(model.config.n_slots)
     balancing = sum((load_balancing_loss(r, mask_N) for r in output.routings), torch.zeros_like(nats))
-    return nats + model.config.moe.load_balancing_coef * balancing, nats
+    return loss + model.config.moe.load_balancing_coef * balancing, nats
 
 
 def _loop(
     plan: Plan,
     recipe: Recipe,
     task: Task,
-    optimizer: torch.optim.Optimizer,
+    optimizers: list[torch.optim.Optimizer],
     progress: Progress,
     interrupted: threading.Event,
     save_state: Callable[[], None],
@@ -384,19 +413,22 @@ def _loop(
             if done >= 1 or interrupted.is_set():
                 break
             model.train()
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(recipe, done)
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate(recipe, done)
             n_tokens = batch.n_tokens
             batch = batch.to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 loss, nats = training_loss(model, batch)
                 if task.label_head is not None:
                     loss = loss + recipe.label_loss * task.label_head.loss(batch)
-            optimizer.zero_grad(set_to_none=True)
+            for parameter in parameters:
+                parameter.grad = None
             loss.backward()
             if recipe.clip:
                 nn.utils.clip_grad_norm_(parameters, recipe.clip)
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
             progress.step += 1
             progress.n_tokens += n_tokens
             if progress.step % STEPS_BETWEEN_READINGS == 1:
@@ -499,14 +531,12 @@ def _metrics(plan: Plan, recipe: Recipe, task: Task, progress: Progress) -> dict
         "val_bits_per_character": round(held_out.bits_per_character, 4),
     }
     if task.corpus is not None:
-        share, by_domain = evaluation.recall(model, tokenizer, task.corpus.probes)
-        info["recall"] = round(share, 4) if task.corpus.probes else None
-        info["n_probes"] = len(task.corpus.probes)
-        info["recall_by_domain"] = {domain: round(value, 4) for domain, value in by_domain.items()}
-        info["n_lines"] = {"train": len(task.corpus.train), "validation": len(task.corpus.validation)}
+        info |= _text_figures(task.corpus, model, tokenizer)
     if model.config.moe is not None:
         loads = evaluation.expert_load(model, task.batches.validation())
         info["expert_load"] = [[round(share, 4) for share in layer] for layer in loads]
+        kinds = task.corpus.kinds if task.corpus is not None else {}
+        info["expert_preferences"] = expert_preferences(model, tokenizer, task.batches.validation(), kinds)
     if task.flowers is not None:
         info["labels"] = list(task.flowers.labels)
         assert model.config.vision is not None
@@ -517,6 +547,33 @@ def _metrics(plan: Plan, recipe: Recipe, task: Task, progress: Progress) -> dict
         info["data_note"] = plan.note
     info["recipe_values"] = dataclasses.asdict(recipe)
     info["history"] = progress.history
+    return info
+
+
+def _text_figures(corpus: TextCorpus, model: TinyLM, tokenizer: Tokenizer) -> dict[str, Any]:
+    """How much of what it read a text model can tell."""
+
+    def share_of(probes: tuple[Probe, ...], name: str) -> dict[str, Any]:
+        share, by_domain = evaluation.recall(model, tokenizer, probes)
+        return {
+            name: round(share, 4) if probes else None,
+            f"{name}_by_domain": {domain: round(value, 4) for domain, value in by_domain.items()},
+        }
+
+    info = {
+        **share_of(corpus.probes, "recall"),
+        "n_probes": len(corpus.probes),
+        "n_lines": {"train": len(corpus.train), "validation": len(corpus.validation), "test": len(corpus.test)},
+    }
+    if corpus.free_prompts:
+        prompts = [probe.prompt for probe in corpus.free_prompts]
+        some = prompts[:: max(1, len(prompts) // N_COPY_PROMPTS)][:N_COPY_PROMPTS]
+        info |= {
+            **share_of(corpus.free_prompts, "free_recall"),
+            "n_free_prompts": len(prompts),
+            "copied_share": round(evaluation.copied_share(model, tokenizer, some, corpus.train), 4),
+            "n_copy_prompts": len(some),
+        }
     return info
 
 
@@ -597,7 +654,7 @@ def _fingerprint(plan: Plan, task: Task) -> dict[str, Any]:
 
 
 def _resumed(
-    folder: Path, fingerprint: dict[str, Any], trained: nn.Module, optimizer: torch.optim.Optimizer
+    folder: Path, fingerprint: dict[str, Any], trained: nn.Module, optimizers: list[torch.optim.Optimizer]
 ) -> Progress:
     path = folder / STATE
     if not path.exists():
@@ -608,7 +665,8 @@ def _resumed(
         told = ", ".join(f"{key} was {state['plan'].get(key)!r}" for key in changed)
         raise ValueError(f"--resume: the run in {folder} was started with other settings: {told}")
     trained.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
     return Progress(**state["progress"])
 
 
@@ -621,6 +679,8 @@ def summary(info: dict[str, Any], folder: str | os.PathLike[str]) -> str:
     ]
     if info.get("recall") is not None:
         lines.append(f"  recall {info['recall']:.1%} of {info['n_probes']} held-out questions")
+    if info.get("free_recall") is not None:
+        lines.append(f"  right on {info['free_recall']:.1%} of {info['n_free_prompts']} prompts as visitors type them")
     if info.get("expert_load"):
         loads = [share for layer in info["expert_load"] for share in layer]
         lines.append(f"  expert loads between {min(loads):.0%} and {max(loads):.0%}")
