@@ -94,8 +94,8 @@ def _preferences(layers: list[list[dict[str, Any]]]) -> list[str]:
         "",
         "## What each expert prefers",
         "",
-        "Tokens and kinds of words of the held-out lines that an expert takes more often than chance would; a kind is a "
-        "column of the tables of facts, or told by the word's form. The number "
+        "Tokens and kinds of words of the held-out lines that an expert takes more often than chance would; a kind is "
+        "a column of the tables of facts, or told by the word's form. The number "
         "is how many times as often. A token's own leading space is shown as `_`.",
         "",
         "| layer | expert | tokens | kinds of words |",
