@@ -317,9 +317,8 @@ def test_resume_without_an_unfinished_run_says_so(tmp_path, capsys, corpus_file)
     assert "holds no unfinished run" in one_line(err)
 
 
-@pytest.mark.parametrize(("change", "named"), [(["--seed", "9"], "seed was 0"), (["--set", "d_ff=50"], "settings was")])
-def test_resume_with_other_settings_is_refused_by_name(tmp_path, capsys, monkeypatch, corpus_file, change, named):
-    args = [*arguments("text", corpus_file, ""), "--epochs", "1", "--out", tmp_path / "run"]
+def interrupt_at_once(capsys, monkeypatch, *args):
+    """Start a run in this process and press Ctrl-C in its first step."""
     real = training.training_loss
 
     def interrupting(model, batch):
@@ -329,6 +328,12 @@ def test_resume_with_other_settings_is_refused_by_name(tmp_path, capsys, monkeyp
     monkeypatch.setattr(training, "training_loss", interrupting)
     assert in_process(capsys, *args)[0] == 130
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize(("change", "named"), [(["--seed", "9"], "seed was 0"), (["--set", "d_ff=50"], "settings was")])
+def test_resume_with_other_settings_is_refused_by_name(tmp_path, capsys, monkeypatch, corpus_file, change, named):
+    args = [*arguments("text", corpus_file, ""), "--epochs", "1", "--out", tmp_path / "run"]
+    interrupt_at_once(capsys, monkeypatch, *args)
     status, _, err = in_process(capsys, *args, *change, "--resume")
     assert status == 1
     assert named in err
@@ -560,15 +565,7 @@ def test_resume_after_the_text_has_changed_is_refused(tmp_path, capsys, monkeypa
     changed = tmp_path / "corpus.txt"
     changed.write_text(Path(corpus_file).read_text(encoding="utf-8"), encoding="utf-8")
     args = [*arguments("text", changed, ""), "--epochs", "3", "--out", tmp_path / "run"]
-    real = training.training_loss
-
-    def interrupting(model, batch):
-        signal.raise_signal(signal.SIGINT)
-        return real(model, batch)
-
-    monkeypatch.setattr(training, "training_loss", interrupting)
-    assert in_process(capsys, *args)[0] == 130
-    monkeypatch.undo()
+    interrupt_at_once(capsys, monkeypatch, *args)
     with changed.open("a", encoding="utf-8") as file:
         file.write("xylophones quiver zealously\n" * 5)
     status, _, err = in_process(capsys, *args, "--resume")

@@ -41,9 +41,9 @@ def expert_preferences(
     """
     assert model.config.moe is not None
     n_layers, n_experts = model.config.n_layers, model.config.moe.n_experts
-    by_token = torch.zeros(n_layers, n_experts, tokenizer.vocab_size)
-    all_kinds: dict[str, int] = {}
+    by_token: list[list[Counter[str]]] = [[Counter() for _ in range(n_experts)] for _ in range(n_layers)]
     by_kind: list[list[Counter[str]]] = [[Counter() for _ in range(n_experts)] for _ in range(n_layers)]
+    names = [EOS if i == tokenizer.eos_id else token for i, token in enumerate(tokenizer.tokens)]
     was_training = model.training
     model.eval()
     for batch in batches:
@@ -53,33 +53,23 @@ def expert_preferences(
         kinds_N = [
             kind
             for ids, real in zip(ids_BT.tolist(), real_BT.tolist(), strict=True)
-            for kind, counts in zip(token_kinds(tokenizer, ids, kinds), real, strict=True)
-            if counts
+            for kind, is_real in zip(token_kinds(tokenizer, ids, kinds), real, strict=True)
+            if is_real
         ]
-        for kind in kinds_N:
-            all_kinds.setdefault(kind, len(all_kinds))
-        tokens_N = ids_BT[real_BT]
+        tokens_N = [names[i] for i in ids_BT[real_BT].tolist()]
         n_slots = model.config.n_slots
         for layer, routing in enumerate(model(batch.ids, batch.images).routings):
             chosen_Nk = routing.expert_ids.cpu().view(len(ids_BT), -1, routing.expert_ids.shape[1])[:, n_slots:][
                 real_BT
             ]
             for expert in range(n_experts):
-                taken_N = (chosen_Nk == expert).any(dim=1)
-                by_token[layer, expert] += tokens_N[taken_N].bincount(minlength=tokenizer.vocab_size)
-                by_kind[layer][expert].update(kinds_N[i] for i in taken_N.nonzero().flatten().tolist())
+                taken = (chosen_Nk == expert).any(dim=1).nonzero().flatten().tolist()
+                by_token[layer][expert].update(tokens_N[i] for i in taken)
+                by_kind[layer][expert].update(kinds_N[i] for i in taken)
     model.train(was_training)
-    names = [EOS if i == tokenizer.eos_id else token for i, token in enumerate(tokenizer.tokens)]
-    by_name = [
-        [
-            Counter({name: int(n) for name, n in zip(names, by_token[layer, expert], strict=True) if n})
-            for expert in range(n_experts)
-        ]
-        for layer in range(n_layers)
-    ]
     return [
         [
-            Preference(tokens=_lifts(by_name[layer], expert), kinds=_lifts(by_kind[layer], expert))
+            Preference(tokens=_lifts(by_token[layer], expert), kinds=_lifts(by_kind[layer], expert))
             for expert in range(n_experts)
         ]
         for layer in range(n_layers)

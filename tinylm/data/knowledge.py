@@ -5,18 +5,18 @@ The facts live in `tables/<relation>.tsv`, one relation a file and one fact a li
 
     # domain: animals
     # columns: animal, young
-    # answers: animal, young
+    # answers: young
     # say: a baby {animal} is called {a young}.
     # low: a baby {animal} is {a young}
     # both: {a young} is a baby {animal}.
     cat<TAB>kitten
     mouse/mice<TAB>pup
 
-`say` is a sentence (capitals are put in), `low` the same as a visitor types it, in lower case and without the last
-full stop, and `both` is said in one of these ways for some facts and in the other for the rest. `answers` names the
-columns that the rest of the fact settles: only a phrasing that ends in one of them can become a probe, and at least
-four do, so that a fact is still taught that way round when one of its wordings is held out. `# note:` is for the
-reader; any other `#` line is an error.
+`say` is a sentence (capitals are put in; a question's answer stays small and has no full stop), `low` the same as a
+visitor types it, in lower case and without the last full stop, and `both` gives the second and, for some facts, the
+first too. `answers` names the columns that the rest of the fact settles: only a phrasing that ends in one of them can
+become a probe, and at least four do (the example above is shortened), so that a fact is still taught that way round
+when one of its wordings is held out. `# note:` is for the reader; any other `#` line is an error.
 
 A cell is a noun or any other text. `mouse/mice` gives the plural where the rule would fail; `~milk` marks a word
 that is never counted and `+scissors` one that is always plural. In a phrasing `{x}` is the cell as it stands,
