@@ -32,7 +32,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--recipe",
         choices=["default", "article"],
         default="default",
-        help="default: AdamW with warm-up and decay; article: the article's own plain SGD (default: default)",
+        help="default: Muon and AdamW with warm-up and decay; article: the article's own plain SGD (default: default)",
     )
     parser.add_argument("--preset", default="article", help="model size: article, small or base (default: article)")
     parser.add_argument("--out", metavar="DIR", help="run folder (default: runs/VARIANT; with all: DIR/VARIANT)")
@@ -47,10 +47,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--flowers",
         nargs="+",
         default=["hub"],
-        metavar="hub[:ID]|drawn|DIR",
-        help="pictures to learn, one source or several: from the Hugging Face Hub, drawn by tinylm, or a folder with "
-        "one folder of pictures a label (default: hub)",
+        metavar="hub[:ID]|drawn[:N]|DIR",
+        help="pictures to learn, one source or several: from the Hugging Face Hub, drawn by tinylm (N of each "
+        "kind), or a folder with one folder of pictures a label (default: hub)",
     )
+    not_flowers = "pictures of other things, to be told from flowers; those in DIR/test are for the report alone"
+    parser.add_argument("--not-flowers", metavar="DIR", help=not_flowers)
+    test_flowers = "labelled pictures for the report alone, beside the tenth of the pictures that is always set aside"
+    parser.add_argument("--test-flowers", metavar="DIR", help=test_flowers)
+    beside = "a finished vision run, whose figures the model card shows beside the new ones"
+    parser.add_argument("--beside", metavar="RUN", help=beside)
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, metavar="M", help="train for M minutes instead of the recipe's epochs")
     length.add_argument("--epochs", type=float, metavar="N", help="train for N passes over the data")
@@ -99,6 +105,9 @@ def main(argv: list[str]) -> int:
         corpus=args.corpus or training.BUILT_IN,
         test_corpus=args.test_corpus,
         flowers=tuple(args.flowers),
+        test_flowers=args.test_flowers,
+        not_flowers=args.not_flowers,
+        beside=args.beside,
         minutes=args.minutes,
         seed=args.seed,
         note=args.note,

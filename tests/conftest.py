@@ -75,11 +75,13 @@ def lively(config: tinylm.ModelConfig, seed: int = 0) -> tinylm.TinyLM:
     """A model in evaluation mode whose weights are far from zero, so that nothing hides behind small numbers."""
     model = tinylm.TinyLM(config)
     generator = torch.Generator().manual_seed(seed)
+    norms = (torch.nn.LayerNorm, torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)
+    gains = {id(module.weight) for module in model.modules() if isinstance(module, norms)}
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() < 2:
-                parameter.copy_(0.3 * noise + (1.0 if "norm" in name and name.endswith("weight") else 0.0))
+                parameter.copy_(0.3 * noise + (1.0 if id(parameter) in gains else 0.0))
             else:
                 parameter.copy_(noise / parameter[0].numel() ** 0.5)
     return model.eval()

@@ -22,8 +22,8 @@ from PIL import Image
 from serve import CONTEXT, LABELS, ROOT, make_weights, serve
 
 import tinylm
+from tinylm.captioner import Captioner
 from tinylm.data.flowers import CAPTION_PROMPT
-from tinylm.evaluation import score_captions
 from tinylm.ui.limits import MAX_CHARACTERS, Refused, Slots
 from tinylm.ui.models import RunFolders, Unavailable
 from tinylm.ui.service import Service
@@ -145,7 +145,7 @@ def test_caption_says_what_the_library_says(client: Client, weights: Path, pictu
     run = tinylm.load(weights / "vision")
     image = tinylm.image_to_tensor(tinylm.load_image(picture), 16)[None]
     steps = list(tinylm.stream(run.model, run.tokenizer.encode(CAPTION_PROMPT), image, 24, eos_id=run.tokenizer.eos_id))
-    scores = score_captions(run.model, run.tokenizer, image, LABELS)
+    scores = Captioner.of(run).ranked(image)
     assert result["caption"] == CAPTION_PROMPT + run.tokenizer.decode([step.token_id for step in steps])
     assert result["probability"] == pytest.approx(math.exp(sum(step.logprob for step in steps)), abs=1e-4)
     assert [label for label, _ in result["labels"]] == [label for label, _ in scores]
@@ -153,6 +153,38 @@ def test_caption_says_what_the_library_says(client: Client, weights: Path, pictu
     assert result["flower_score"] == pytest.approx(scores[0][1], abs=1e-4)
     assert result["is_flower"] == (scores[0][1] >= 0.5)
     assert result["label"] == scores[0][0]  # random weights name none of the labels
+
+
+def test_caption_gives_the_calibrated_probabilities_of_the_run_folder(
+    weights: Path, picture: Path, tmp_path: Path
+) -> None:
+    run = tinylm.load(weights / "vision")
+    image = tinylm.image_to_tensor(tinylm.load_image(picture), 16)[None]
+    logprobs = Captioner.of(run).logprobs(run.model.encoder(image).detach())[0].tolist()
+    scores = []
+    for temperature in (None, 2.5):
+        info = {**run.info, "flower_threshold": 0.3}
+        if temperature is not None:
+            info["caption_temperature"] = temperature
+        tinylm.save(tmp_path / "weights" / "vision", run.model, run.tokenizer, info)
+        *_, update = Service(RunFolders(tmp_path / "weights")).caption(str(picture))
+        powers = [math.exp(logprob / (temperature or 1)) for logprob in logprobs]
+        right = {label: power / sum(powers) for label, power in zip(LABELS, powers, strict=True)}
+        assert dict(update.result["labels"]) == pytest.approx(right, abs=1e-5)
+        assert update.result["flower_score"] == pytest.approx(max(right.values()), abs=1e-5)
+        assert update.result["is_flower"] == (max(right.values()) >= 0.3)
+        assert (update.page["threshold"], update.page["n_labels"]) == (0.3, len(LABELS))
+        scores.append(update.result["flower_score"])
+    assert scores[1] < scores[0]
+
+
+@pytest.mark.parametrize("lacking", ["labels", "flower_threshold"])
+def test_caption_names_what_the_run_folder_lacks(weights: Path, picture: Path, tmp_path: Path, lacking: str) -> None:
+    run = tinylm.load(weights / "vision")
+    info = {key: value for key, value in run.info.items() if key != lacking}
+    tinylm.save(tmp_path / "weights" / "vision", run.model, run.tokenizer, info)
+    with pytest.raises(Refused, match=f"names no {lacking}"):
+        next(Service(RunFolders(tmp_path / "weights")).caption(str(picture)))
 
 
 def test_caption_of_what_is_no_picture(client: Client, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Data: batches whose targets are the next tokens, corpora and flower folders that say what is wrong with them."""
 
+import dataclasses
+import io
 import itertools
 import math
 import random
@@ -12,8 +14,9 @@ from PIL import Image
 
 from tinylm import Tokenizer, image_to_tensor
 from tinylm.data import augment as augment_module
+from tinylm.data import painter
 from tinylm.data.augment import augment
-from tinylm.data.batches import IGNORED, Batch, Lines, PictureBatches, TextBatches, resized
+from tinylm.data.batches import IGNORED, Batch, Lines, PictureBatches, TextBatches, Views, resized
 from tinylm.data.flowers import FlowerData, caption, clean_label, load_flowers
 from tinylm.data.painter import paint
 from tinylm.data.text import last_word_probes, load_corpus, read_lines
@@ -175,8 +178,11 @@ def flat_flowers(counts=(20, 6, 3), size=8):
 
 
 def picture_batches(data, tokenizer, **options):
-    options = {"image_size": 8, "max_seq_len": 60, "batch_size": 4, "seed": 1, "augmented": False, **options}
-    return PictureBatches(data, tokenizer, **options)
+    names = {field.name for field in dataclasses.fields(Views)}
+    views = Views(**{"augmented": False, **{key: value for key, value in options.items() if key in names}})
+    rest = {key: value for key, value in options.items() if key not in names}
+    options = {"image_size": 8, "max_seq_len": 60, "batch_size": 4, "seed": 1, **rest}
+    return PictureBatches(data, tokenizer, views=views, **options)
 
 
 @pytest.fixture(scope="module")
@@ -514,6 +520,7 @@ def test_turned_photos_in_a_folder_are_stored_upright(tmp_path):
         ({"1.png": "rose", "2.png": "iris"}, "no labelled pictures"),
         ({"rose/1.png": "rose", "rose/2.png": "rose", "rose/3.png": "rose"}, "has 1 label(s)"),
         ({"rose/1.png": "rose", "iris/1.png": "iris"}, "at least one label needs 3"),
+        ({"rose/1.png": "rose", "rose/2.png": "rose"}, "has 1 label(s)"),
         ({"rose/1.png": None, "iris/1.png": None}, "can be read"),
         ({"rose/notes.txt": None, "iris/notes.txt": None}, "no labelled pictures"),
     ],
@@ -539,6 +546,162 @@ def test_a_folder_that_is_not_there_is_refused_by_name(tmp_path):
     for path in (tmp_path / "missing", tmp_path / "file"):
         with pytest.raises(ValueError, match="there is no folder"):
             load_flowers([str(path)], 24)
+
+
+@pytest.fixture
+def lay_out(tmp_path):
+    """Writes a folder: each name with the kind and the number of the drawing in it, or with bytes."""
+
+    def write_files(files, root="photos"):
+        folder = tmp_path / root
+        folder.mkdir(exist_ok=True)
+        for name, content in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if content is None:
+                path.mkdir()
+            elif isinstance(content, bytes):
+                path.write_bytes(content)
+            else:
+                paint(*content, 32).convert("RGB").save(path, format="PNG")
+        return str(folder)
+
+    return write_files
+
+
+def several(folder, kind, n=3, ending=".png"):
+    return {f"{folder}/{i}{ending}": (kind, i) for i in range(n)}
+
+
+def labels_by_picture(folder):
+    """What a folder gives: the label of each drawing, by (kind, number), and the lines of warning."""
+    warnings = []
+    data = load_flowers([folder], 32, warn=warnings.append)
+    drawn = {paint(kind, i, 32).tobytes(): (kind, i) for kind in ("rose", "iris", "tulip", "daisy") for i in range(4)}
+    found = {}
+    for images, labels in [(data.train_images, data.train_labels), (data.validation_images, data.validation_labels)]:
+        for image, label in zip(images.permute(0, 2, 3, 1), labels.tolist(), strict=True):
+            found[drawn[image.contiguous().numpy().tobytes()]] = data.labels[label]
+    assert all("\n" not in line for line in warnings)
+    return found, warnings
+
+
+ROSES_AND_IRISES = {**several("rose", "rose"), **several("iris", "iris")}
+RIGHT = {(kind, i): kind for kind in ("rose", "iris") for i in range(3)}
+
+
+@pytest.mark.parametrize("name", ["thorns & [roses] *", "Ünï 花", "train_test", "a b"])
+def test_a_folder_of_any_name_is_read(lay_out, name):
+    assert labels_by_picture(lay_out(ROSES_AND_IRISES, name)) == (RIGHT, [])
+
+
+def test_endings_count_in_any_case_and_the_content_tells_the_format(lay_out):
+    files = {**several("rose", "rose", ending=".JPG"), **several("iris", "iris", ending=".Jpeg")}
+    assert labels_by_picture(lay_out(files)) == (RIGHT, [])
+
+
+def test_what_systems_leave_in_folders_is_passed_over_in_silence(lay_out):
+    picture = io.BytesIO()
+    paint("tulip", 0, 32).save(picture, format="PNG")
+    junk = [".DS_Store", "rose/.DS_Store", "rose/Thumbs.db", "iris/desktop.ini", "rose/._1.png", ".git/x/1.png"]
+    junk += ["__MACOSX/rose/1.png", ".hidden.png", "iris/.ipynb_checkpoints/1.png"]
+    files = {name: picture.getvalue() for name in junk}
+    assert labels_by_picture(lay_out({**ROSES_AND_IRISES, **files})) == (RIGHT, [])
+
+
+def test_what_is_no_picture_is_named(lay_out):
+    files = {"rose/IMG_1.HEIC": b"x", "notes.txt": b"x", "iris/all.zip": b"no archive", "iris/9.jpg": b"x"}
+    files |= {"metadata.csv": b"file_name,label\nrose/1.png,iris\n"}
+    found, warnings = labels_by_picture(lay_out({**ROSES_AND_IRISES, **files}))
+    assert found == RIGHT
+    assert len(warnings) == 1
+    assert warnings[0].startswith("passed over 5 file(s) that can't be read: ")
+    assert all(name in warnings[0] for name in files)
+
+
+def test_pictures_beside_the_labels_folders_get_no_label(lay_out):
+    found, warnings = labels_by_picture(lay_out({**ROSES_AND_IRISES, "a.png": ("tulip", 0), "b.png": ("rose", 3)}))
+    assert found == RIGHT
+    assert warnings == ["passed over 2 picture(s) that are in no label's folder: a.png, b.png"]
+
+
+def test_pictures_in_deeper_folders_get_the_outermost_folders_label_and_are_named(lay_out):
+    files = {**several("rose/2024/may", "rose"), **several("iris", "iris")}
+    found, warnings = labels_by_picture(lay_out(files))
+    assert found == RIGHT
+    assert len(warnings) == 1
+    assert "outermost folder's label: rose/2024/may/0.png" in warnings[0]
+
+
+def test_folders_one_too_deep_are_refused(lay_out):
+    folder = lay_out({f"flowers/{name}": content for name, content in ROSES_AND_IRISES.items()})
+    with pytest.raises(ValueError, match=r"has 1 label\(s\).* a folder each"):
+        load_flowers([folder], 24, warn=lambda _: None)
+
+
+@pytest.mark.parametrize("nothing", [None, b"no picture"])
+def test_a_label_without_a_readable_picture_is_named_and_left_out(lay_out, nothing):
+    files = {"tulip" if nothing is None else "tulip/1.jpg": nothing}
+    found, warnings = labels_by_picture(lay_out({**ROSES_AND_IRISES, **files}))
+    assert found == RIGHT
+    assert warnings[-1] == "no readable picture in tulip; left out of the labels"
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("Train", "Valid"), ("training", "validation"), ("train", "x")])
+def test_of_a_data_set_in_parts_the_training_part_alone_is_read(lay_out, names):
+    files = {f"{names[0]}/{name}": content for name, content in ROSES_AND_IRISES.items()}
+    files |= {f"{names[1]}/tulip/{i}.png": ("tulip", i) for i in range(3)}
+    folder = lay_out(files)
+    found, warnings = labels_by_picture(folder)
+    assert found == RIGHT
+    assert warnings == ([f"read {folder}/train alone; passed over x beside it"] if names[1] == "x" else [])
+
+
+def test_parts_without_one_for_training_are_refused_instead_of_becoming_labels(lay_out):
+    folder = lay_out({f"{part}/{name}": c for part in ("test", "val") for name, c in ROSES_AND_IRISES.items()})
+    with pytest.raises(ValueError, match="test, val and no part called train; give the folder that has") as error:
+        load_flowers([folder], 24)
+    assert folder in str(error.value)
+    assert labels_by_picture(folder + "/val") == (RIGHT, [])
+
+
+def test_a_label_may_be_called_as_a_part_is(lay_out):
+    found, warnings = labels_by_picture(lay_out({**several("test", "rose"), **several("train", "iris")}))
+    assert found == {(kind, i): label for kind, label in (("rose", "test"), ("iris", "train")) for i in range(3)}
+    assert warnings == []
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_labels_of_one_or_two_pictures_are_trained_on_and_not_set_aside(lay_out, n):
+    folder = lay_out({**several("rose", "rose", 3), **several("iris", "iris", n)})
+    data = load_flowers([folder], 24)
+    assert data.train_labels.bincount().tolist() == [n, 2]
+    assert data.validation_labels.tolist() == [1]
+
+
+def test_two_spellings_of_a_label_are_one(lay_out):
+    files = {"Water-Lily/1.png": ("rose", 0), "water_lily/2.png": ("rose", 1), "---/3.png": ("iris", 0)}
+    found, _ = labels_by_picture(lay_out({**files, "---/4.png": ("iris", 1), "---/5.png": ("iris", 2)}))
+    assert found == {**{("rose", i): "water lily" for i in (0, 1)}, **{("iris", i): "---" for i in range(3)}}
+
+
+def test_reading_a_folder_twice_after_a_change_shows_the_change(lay_out):
+    folder = lay_out(ROSES_AND_IRISES)
+    assert labels_by_picture(folder)[0] == RIGHT
+    lay_out({"tulip/1.png": ("tulip", 1)})
+    (Path(folder) / "rose" / "0.png").unlink()
+    found, _ = labels_by_picture(folder)
+    assert found == {**{key: kind for key, kind in RIGHT.items() if key != ("rose", 0)}, ("tulip", 1): "tulip"}
+
+
+def test_as_many_flowers_are_drawn_as_asked_for(monkeypatch):
+    monkeypatch.setattr(painter, "KINDS", ("rose", "iris"))
+    data = load_flowers(["drawn:3"], 24)
+    assert data.train_labels.bincount().tolist() == [3, 3]
+    assert torch.equal(data.train_images[0], image_to_tensor(paint("rose", 0), 24).mul(255).round().byte())
+    for source in ("drawn:0", "drawn:many", "drawn:-1"):
+        with pytest.raises(ValueError, match=f"{source}: expected a number"):
+            load_flowers([source], 24)
 
 
 def test_several_sources_add_up(tmp_path, flower_folder):
@@ -577,7 +740,60 @@ def test_a_hub_out_of_reach_names_the_ways_without_it(monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_pictures_of_nothing_are_flat_blended_or_noise_and_often_grey():
+def test_a_mixed_picture_belongs_to_two_labels_by_area_and_says_one_of_them():
+    labels = ("iris", "rose")
+    stored = torch.zeros(60, 3, 10, 10, dtype=torch.uint8)
+    stored[30:] = 255
+    ids = torch.tensor([0] * 30 + [1] * 30)
+    data = FlowerData("test", labels, stored, ids, stored[:1], ids[:1])
+    tokenizer = Tokenizer.train([caption(label) for label in labels])
+    said = {(a, b): 0 for a in (True, False) for b in labels}
+    n_two = 0
+    for epoch in range(20):
+        for batch in PictureBatches(data, tokenizer, 10, 32, 20, 0, Views(augmented=False, mixed_share=0.5)).epoch(
+            epoch
+        ):
+            white = batch.images.mean(dim=(1, 2, 3))
+            torch.testing.assert_close(batch.shares, torch.stack([1 - white, white], dim=1))
+            two = (white > 0) & (white < 1)
+            assert not bool(two[10:].any())
+            n_two += int(two.sum())
+            for row, is_two, share in zip(batch.targets, two.tolist(), white.tolist(), strict=True):
+                text = tokenizer.decode([*tokenizer.encode(caption("iris"))[:1], *row[row != IGNORED].tolist()])
+                label = next(label for label in labels if text == caption(label))
+                if not is_two:
+                    assert label == labels[round(share)]
+                else:
+                    said[share > 0.5, label] += 1
+    assert n_two > 100
+    assert said[True, "rose"] > said[True, "iris"] > 0 and said[False, "iris"] > said[False, "rose"] > 0
+
+
+def test_half_of_the_pictures_of_no_flower_are_of_other_things_where_there_are_some(caption_tokenizer):
+    data = flat_flowers((40, 20, 20))
+    others = torch.full((7, 3, 8, 8), 255, dtype=torch.uint8) - torch.arange(7, dtype=torch.uint8)[:, None, None, None]
+    source = picture_batches(data, caption_tokenizer, batch_size=20, nothing_share=0.3, others=others)
+    seen = set()
+    for epoch in range(4):
+        for batch in source.epoch(epoch):
+            none = (batch.shares == 1 / 3).all(dim=1)
+            assert none.tolist() == [False] * 14 + [True] * 6
+            shades = batch.images.flatten(1)
+            flat = (shades.amax(dim=1) == shades.amin(dim=1)) & (shades[:, 0] > 248 / 255)
+            assert int(flat[14:17].sum()) == 3 and int(flat[17:].sum()) < 2
+            seen |= {round(float(shade) * 255) for shade in shades[14:17, 0]}
+    assert seen == set(range(249, 256))
+
+
+def test_views_grow_over_the_run_and_end_at_the_last_side(caption_tokenizer):
+    source = picture_batches(flat_flowers(), caption_tokenizer, sides=(4, 6, 8), n_epochs=6.0)
+    assert [next(source.epoch(epoch)).images.shape[-1] for epoch in range(8)] == [4, 4, 6, 6, 8, 8, 8, 8]
+    timed = picture_batches(flat_flowers(), caption_tokenizer, sides=(4, 6))
+    assert next(timed.epoch(0)).images.shape[-1] == 6
+    assert next(timed.validation()).images.shape[-1] == 8
+
+
+def test_pictures_of_nothing_are_flat_blended_noise_or_words_and_often_grey():
     pictures = augment_module.nothing(60, 16, torch.Generator().manual_seed(0))
     assert pictures.shape == (60, 3, 16, 16)
     assert float(pictures.min()) >= 0 and float(pictures.max()) <= 1
@@ -589,22 +805,24 @@ def test_pictures_of_nothing_are_flat_blended_or_noise_and_often_grey():
     assert float(spread.max()) > 0.2
 
 
-def test_a_share_of_each_batch_are_pictures_of_nothing_with_labels_at_random():
+def test_a_share_of_each_batch_are_pictures_of_nothing_that_belong_to_all_labels_alike():
     """Remembers a grey card that was called a dandelion with 82 %."""
     labels = ("iris", "lily", "rose", "tulip")
     stored = torch.full((80, 3, 12, 12), 255, dtype=torch.uint8)  # all white: whatever is not white is nothing
     ids = torch.zeros(80, dtype=torch.long)
     data = FlowerData("test", labels, stored, ids, stored[:1], ids[:1])
     tokenizer = Tokenizer.train([caption(label) for label in labels])
-    batches = PictureBatches(data, tokenizer, 12, 32, 20, 0, augmented=False, nothing_share=0.25)
-    seen = []
+    batches = PictureBatches(data, tokenizer, 12, 32, 20, 0, Views(augmented=False, nothing_share=0.25))
+    seen = set()
     for batch in batches.epoch(0):
         blank = batch.images.flatten(1).amin(dim=1) < 1
         assert int(blank.sum()) == 5
-        assert set(batch.labels[~blank].tolist()) == {0}
-        seen += batch.labels[blank].tolist()
-        for row, label in zip(batch.targets, batch.labels.tolist(), strict=True):
-            text = tokenizer.decode([*tokenizer.encode(caption(labels[label]))[:1], *row[row != IGNORED].tolist()])
-            assert text == caption(labels[label])
-    assert len(set(seen)) == 4
+        assert bool((batch.shares[blank] == 0.25).all())
+        assert batch.shares[~blank].tolist() == [[1, 0, 0, 0]] * 15
+        for row, is_blank in zip(batch.targets, blank.tolist(), strict=True):
+            text = tokenizer.decode([*tokenizer.encode(caption("iris"))[:1], *row[row != IGNORED].tolist()])
+            assert is_blank or text == caption("iris")
+            if is_blank:
+                seen.add(text)
+    assert seen == {caption(label) for label in labels}
     assert all(bool((batch.images == 1).all()) for batch in batches.validation())

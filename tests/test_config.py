@@ -45,6 +45,12 @@ def test_errors_name_both_numbers():
         VisionConfig(channels=(8, 0))
     with pytest.raises(ValueError, match="channels"):
         VisionConfig(channels=())
+    for blocks in ((1, 0), (1, 1, 1)):
+        with pytest.raises(ValueError, match="n_blocks"):
+            VisionConfig(channels=(8, 16), n_blocks=blocks)
+    with pytest.raises(ValueError, match="mirrored"):
+        VisionConfig(mirrored=1)
+    assert VisionConfig(channels=(8, 16, 32), n_blocks=(2,)).n_blocks == (2, 1, 1)
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])

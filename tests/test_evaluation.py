@@ -8,7 +8,7 @@ from conftest import lively, random_images, tiny_config
 
 from tinylm import Tokenizer, evaluation, generate
 from tinylm.data.batches import IGNORED, Batch, Lines
-from tinylm.data.flowers import CAPTION_PROMPT, caption
+from tinylm.data.flowers import caption
 from tinylm.data.knowledge import Line, Probe
 
 LINES = ["the cat sat", "a dog", "the dog sat on the cat", "cats and dogs", "a"]
@@ -58,14 +58,12 @@ def test_held_out_loss_is_the_mean_over_real_targets_and_bits_over_characters(va
 
 def test_evaluating_leaves_the_models_mode_and_weights_alone(caption_tokenizer):
     model = make("vision+moe", caption_tokenizer, max_seq_len=40)
-    images, lines = random_images(4), [caption(label) for label in LABELS]
+    lines = [caption(label) for label in LABELS]
     for mode in (True, False):
         model.train(mode)
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         evaluation.held_out(model, caption_tokenizer, batches_for(model, caption_tokenizer, lines))
         evaluation.expert_load(model, batches_for(model, caption_tokenizer, lines))
-        evaluation.captions(model, caption_tokenizer, images)
-        evaluation.caption_logprobs(model, caption_tokenizer, images, LABELS)
         assert model.training is mode
         assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
@@ -160,78 +158,3 @@ def test_completions_computed_together_equal_generation_one_by_one(variant, toke
         if 0 < len(ids) <= 14:
             right = tokenizer.decode(generate(model, ids, max_new_tokens=10, eos_id=tokenizer.eos_id))
         assert text == right
-
-
-def test_a_row_that_has_ended_stays_ended_while_others_go_on(tokenizer):
-    # What the model would say behind <eos> must not show, nor the end of one row end another.
-    prompts = [token for token in tokenizer.tokens[:-3] if len(tokenizer.encode(token * 2)) == 2]
-    prompts = [token * 2 for token in prompts]
-    lengths = set()
-    for seed in range(12):
-        model = make("text", tokenizer, seed=seed)
-        with torch.no_grad():
-            model.head_bias[tokenizer.eos_id] += 4.0
-        right = [generate(model, tokenizer.encode(p), max_new_tokens=12, eos_id=tokenizer.eos_id) for p in prompts]
-        lengths |= {len(ids) for ids in right}
-        assert evaluation.completions(model, tokenizer, prompts, 12) == [tokenizer.decode(ids) for ids in right]
-    assert {0, 12} < lengths  # some ended at once, some never, others in between
-
-
-@pytest.mark.parametrize("variant", ["vision", "vision+moe"])
-def test_captions_computed_together_equal_generation_one_by_one(variant, caption_tokenizer):
-    model = make(variant, caption_tokenizer, max_seq_len=40)
-    images = random_images(5)
-    prompt = caption_tokenizer.encode(CAPTION_PROMPT)
-    for image, text in zip(images, evaluation.captions(model, caption_tokenizer, images), strict=True):
-        new = generate(model, prompt, image[None], evaluation.MAX_CAPTION_TOKENS, eos_id=caption_tokenizer.eos_id)
-        assert text == CAPTION_PROMPT + caption_tokenizer.decode(new)
-
-
-@pytest.mark.parametrize("variant", ["vision", "vision+moe"])
-@torch.no_grad()
-def test_a_labels_likelihood_is_that_of_its_whole_caption_read_at_once(variant, caption_tokenizer):
-    model = make(variant, caption_tokenizer, max_seq_len=40)
-    images = random_images(3)
-    n_prompt = len(caption_tokenizer.encode(CAPTION_PROMPT))
-    found = evaluation.caption_logprobs(model, caption_tokenizer, images, LABELS)
-    for row in range(3):
-        for column, label in enumerate(LABELS):
-            ids = [*caption_tokenizer.encode(caption(label)), caption_tokenizer.eos_id]
-            logprobs = model(torch.tensor([ids[:-1]]), images[row : row + 1]).logits[0].double().log_softmax(dim=-1)
-            right = sum(float(logprobs[t - 1, ids[t]]) for t in range(n_prompt, len(ids)))
-            assert float(found[row, column]) == pytest.approx(right, abs=1e-3)
-
-
-def test_scored_labels_sum_to_one_and_come_likeliest_first(caption_tokenizer):
-    model = make("vision", caption_tokenizer, max_seq_len=40)
-    image = random_images(1)
-    found = evaluation.score_captions(model, caption_tokenizer, image, LABELS)
-    weights = evaluation.caption_logprobs(model, caption_tokenizer, image, LABELS)[0].double().exp().tolist()
-    right = {label: weight / sum(weights) for label, weight in zip(LABELS, weights, strict=True)}
-    assert [label for label, _ in found] == sorted(LABELS, key=lambda label: -right[label])
-    for label, probability in found:
-        assert probability == pytest.approx(right[label], abs=1e-5)
-
-
-def test_captions_are_judged_by_the_letter_and_by_the_three_likeliest(monkeypatch, caption_tokenizer):
-    labels = ("a", "b", "c", "d")
-    said = [caption("a"), caption("b") + "!", caption("c"), caption("a"), caption("d")]
-    right = torch.tensor([0, 1, 2, 3, 3])
-    logprobs = torch.tensor(
-        [
-            [0.9, 0.05, 0.03, 0.02],
-            [0.4, 0.3, 0.2, 0.1],
-            [0.1, 0.2, 0.4, 0.3],
-            [0.4, 0.3, 0.2, 0.1],
-            [0.1, 0.1, 0.1, 0.7],
-        ]
-    ).log()
-    monkeypatch.setattr(evaluation, "captions", lambda *_: said)
-    monkeypatch.setattr(evaluation, "caption_logprobs", lambda *_: logprobs)
-    figures = evaluation.judge_captions(None, caption_tokenizer, random_images(5), right, labels)
-    assert figures["caption_accuracy"] == 0.6
-    assert figures["top3_accuracy"] == 0.8
-    assert figures["n_validation"] == 5
-    assert figures["accuracy_by_label"] == {"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.5}
-    assert figures["flower_threshold"] == pytest.approx(0.4, abs=0.01)
-    assert figures["accepted_share"] >= 0.95

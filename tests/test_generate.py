@@ -10,6 +10,7 @@ from conftest import MAX_SEQ_LEN, VOCAB_SIZE, lively, random_ids, tiny_config
 
 import tinylm
 from tinylm import LatentCache, sample, stream
+from tinylm.generate import greedy
 
 LOGITS = [0.3, 2.0, -1.0, 1.4, 1.9, 0.0, -3.0, 1.0]
 
@@ -321,3 +322,47 @@ def test_top_k_keeps_exactly_k_of_tokens_that_are_equally_likely():
     generator = torch.Generator().manual_seed(0)
     found = {tinylm.sample(torch.zeros(6), 1.0, 2, None, generator) for _ in range(200)}
     assert len(found) == 2
+
+
+# Together
+
+
+def together(model, prompts_BT, images, *args):
+    """`greedy`, with the slots of the images."""
+    slots = None if images is None else model.encoder(images)
+    return greedy(model, prompts_BT, slots, *args)
+
+
+@torch.no_grad()
+def test_rows_continued_together_equal_generation_one_by_one(variant, images_for):
+    # What the model would say behind the end must not show, nor the end of one row end another.
+    prompts, eos, lengths = random_ids(9, 3), 7, set()
+    for seed in range(6):
+        model = lively(tiny_config(variant), seed)
+        model.head_bias[eos] += 2.0
+        images = images_for(model, 9, seed)
+        for limit in (0, 1, 6, 99):
+            found = together(model, prompts, images, limit, eos)
+            for row, ids in enumerate(found):
+                image = None if images is None else images[row : row + 1]
+                assert ids == tinylm.generate(model, prompts[row].tolist(), image, limit, eos_id=eos)
+        lengths |= {len(ids) for ids in found}
+    assert {0, MAX_SEQ_LEN - 2} < lengths  # some ended at once, some filled the context, others in between
+
+
+def test_rows_without_an_end_go_on_to_the_limit(text_model):
+    prompts = random_ids(4, 2)
+    right = [tinylm.generate(text_model, ids, max_new_tokens=5) for ids in prompts.tolist()]
+    assert greedy(text_model, prompts, max_new_tokens=5) == right
+
+
+def test_nothing_more_is_read_once_every_row_has_ended():
+    model, prompts, eos, n_read = lively(tiny_config("text"), seed=2), random_ids(9, 3), 7, []
+    with torch.no_grad():
+        model.head_bias[eos] += 3.0
+    handle = model.register_forward_hook(lambda *_: n_read.append(1))
+    lengths = [len(ids) for ids in greedy(model, prompts, None, 99, eos)]
+    handle.remove()
+    assert len(set(lengths)) > 1
+    assert max(lengths) < MAX_SEQ_LEN - 3
+    assert len(n_read) == max(lengths) + 1  # the prompt, and each token but the end

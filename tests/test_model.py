@@ -284,6 +284,56 @@ def test_the_model_keeps_no_state_between_calls(model, images_for):
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+# Slots in the images' place
+
+
+@pytest.mark.parametrize("variant", ["vision", "vision+moe"])
+@pytest.mark.parametrize("chunks", [None, [5, 4], [1] * 9])
+@torch.no_grad()
+def test_slots_in_the_images_place_give_the_logits_of_the_images(variant, chunks):
+    model, ids, images = lively(tiny_config(variant)), random_ids(2, 9), random_images(2)
+    slots = model.encoder(images)
+    kept = slots.clone()
+    right = model(ids, images)
+    if chunks is None:
+        found = model(ids, slots=slots)
+        assert len(found.routings) == len(right.routings)
+        for ours, theirs in zip(found.routings, right.routings, strict=True):
+            assert torch.equal(ours.expert_ids, theirs.expert_ids)
+        assert torch.equal(found.logits, right.logits)
+    else:
+        cache = LatentCache(model.config, batch_size=2)
+        parts = ids.split(chunks, dim=1)
+        logits = [model(parts[0], cache=cache, slots=slots).logits]
+        logits += [model(part, cache=cache).logits for part in parts[1:]]
+        assert_close(torch.cat(logits, dim=1), right.logits)
+        assert cache.length == 4 + 9
+    assert torch.equal(slots, kept)
+
+
+@pytest.mark.parametrize("variant", ["vision", "vision+moe"])
+@pytest.mark.parametrize("cached", [False, True])
+@torch.no_grad()
+def test_changed_slots_act_as_if_the_encoder_had_made_them(variant, cached):
+    model, ids, images = lively(tiny_config(variant)), random_ids(2, 5), random_images(2)
+    slots = torch.randn(2, 4, 24, generator=torch.Generator().manual_seed(1))
+    handle = model.encoder.register_forward_hook(lambda *_: slots)
+    right = model(ids, images).logits
+    handle.remove()
+    found = model(ids, cache=LatentCache(model.config, 2) if cached else None, slots=slots).logits
+    assert_close(found, right, atol=1e-5)
+    assert (found - model(ids, images).logits).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("variant", ["vision", "vision+moe"])
+def test_gradients_reach_slots_each_its_own_row(variant):
+    model = lively(tiny_config(variant))
+    slots = torch.randn(3, 4, 24, generator=torch.Generator().manual_seed(1)).requires_grad_(True)
+    (model(random_ids(3, 5), slots=slots).logits[1] * torch.linspace(-1, 1, VOCAB_SIZE)).sum().backward()
+    assert (slots.grad[1].abs().sum(dim=1) > 0).all()
+    assert slots.grad[[0, 2]].abs().sum() == 0
+
+
 # Routing
 
 
@@ -433,6 +483,29 @@ def test_images_are_asked_for_checked_and_refused_where_they_do_not_belong():
     vision(ids, random_images(2), cache)
     with pytest.raises(ValueError, match="once, at the first call"):
         vision(ids, random_images(2), cache)
+    assert cache.length == 7
+
+
+@pytest.mark.parametrize("variant", ["vision", "vision+moe"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_slots_are_checked_and_refused_where_they_do_not_belong(variant, cached):
+    text, vision = lively(tiny_config("text")), lively(tiny_config(variant))
+    ids, slots = random_ids(2, 3), torch.zeros(2, 4, 24)
+
+    def read(model, cache=None, **inputs):
+        model(ids, cache=cache or (LatentCache(model.config, 2) if cached else None), **inputs)
+
+    with pytest.raises(ValueError, match="not both"):
+        read(vision, images=random_images(2), slots=slots)
+    for shape in [(1, 4, 24), (2, 3, 24), (2, 4, 23), (2, 24), (2, 3, 6, 6)]:
+        with pytest.raises(ValueError, match=r"slots must have shape \(2, 4, 24\), got"):
+            read(vision, slots=torch.zeros(shape))
+    with pytest.raises(ValueError, match="only into a model with vision"):
+        read(text, slots=slots)
+    cache = LatentCache(vision.config, batch_size=2)
+    read(vision, cache, slots=slots)
+    with pytest.raises(ValueError, match="once, at the first call"):
+        read(vision, cache, slots=slots)
     assert cache.length == 7
 
 

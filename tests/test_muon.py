@@ -41,7 +41,7 @@ def test_a_matrix_of_zeros_stays_finite():
     assert torch.equal(orthogonalised(torch.zeros(1, 4, 8)), torch.zeros(1, 4, 8))
 
 
-@pytest.mark.parametrize("form", [(6, 6), (4, 12), (12, 4)])
+@pytest.mark.parametrize("form", [(6, 6), (4, 12), (12, 4), (5, 2, 3, 3), (20, 2, 2, 2)])
 def test_steps_equal_a_slow_version_for_one_matrix_at_a_time(form):
     torch.manual_seed(1)
     parameters = [torch.nn.Parameter(torch.randn(form)) for _ in range(2)]
@@ -52,8 +52,9 @@ def test_steps_equal_a_slow_version_for_one_matrix_at_a_time(form):
         for i, parameter in enumerate(parameters):
             parameter.grad = torch.randn(form)
             momenta[i] = 0.9 * momenta[i] + 0.1 * parameter.grad
-            update = by_singular_values(0.1 * parameter.grad + 0.9 * momenta[i]).float()
-            expected[i] = expected[i] * (1 - 0.01 * 0.5) - 0.01 * 0.2 * max(form) ** 0.5 * update
+            matrix = (0.1 * parameter.grad + 0.9 * momenta[i]).reshape(form[0], -1)
+            update = by_singular_values(matrix).float().reshape(form)
+            expected[i] = expected[i] * (1 - 0.01 * 0.5) - 0.01 * 0.2 * max(matrix.shape) ** 0.5 * update
         optimizer.step()
     for parameter, right in zip(parameters, expected, strict=True):
         torch.testing.assert_close(parameter.detach(), right, atol=1e-4, rtol=0)

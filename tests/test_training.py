@@ -11,14 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-import reference
 import torch
-from conftest import HUB_CACHE, ROOT, lively, random_ids, random_images, tiny_config
-from reference import Route
+from conftest import HUB_CACHE, ROOT, lively, random_images, tiny_config
+from PIL import Image
 
 import tinylm
 from tinylm import training
-from tinylm.data.batches import IGNORED, Batch, Lines
 from tinylm.data.painter import paint
 from tinylm.tokenizer import Tokenizer
 
@@ -33,7 +31,7 @@ METRICS_OF = {
     "vision": {"caption_accuracy", "labels"},
 }
 SMALL_ENCODER = {
-    "conv": ["vision.channels=4,8", "vision.image_size=16"],
+    "conv": ["vision.channels=4,8", "vision.n_blocks=1,2", "vision.image_size=16"],
     "mlp": ["vision.encoder=mlp", "vision.d_trunk=20"],
 }
 
@@ -144,6 +142,62 @@ def test_the_command_trains_a_run_folder_that_loads_and_generates(tmp_path, corp
             assert len(layer) == 3
 
 
+def test_captions_are_reported_on_test_pictures_other_things_and_another_run(tmp_path, capsys, flower_folder):
+    others, test = tmp_path / "others", tmp_path / "flowers"
+    for i in range(6):
+        path = others / ("test" if i < 2 else "train") / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 20), (40 * i, 0, 0)).save(path)
+    for label in ("iris", "water_lily", "cactus"):
+        (test / label).mkdir(parents=True)
+        paint(label.replace("_", " ") if label != "cactus" else "rose", 7, 24).save(test / label / "1.png")
+    args = arguments("vision", "", flower_folder)
+    pictures = ["--not-flowers", others, "--test-flowers", test, "--epochs", 1]
+    status, _, err = in_process(capsys, *args, "vision.encoder=mlp", *pictures, "--out", tmp_path / "mlp")
+    assert status == 0, err
+    status, out, err = in_process(capsys, *args, *pictures, "--beside", tmp_path / "mlp", "--out", tmp_path / "conv")
+    assert status == 0, err
+    assert "cactus" in err + out
+    info = tinylm.load(tmp_path / "conv").info
+    other = tinylm.load(tmp_path / "mlp").info
+    assert info["test"]["captions"]["n"] == 2 and set(info["test"]["captions"]["accuracy_by_label"]) == {
+        "iris",
+        "water lily",
+    }
+    assert info["test"]["not_flowers"]["n_others"] == 2 and info["not_flowers"]["n_others"] == 1
+    assert info["beside"]["captions"] == other["test"]["captions"] and info["beside"]["encoder"] == "mlp"
+    assert f"{info['test']['captions']['caption_accuracy']:.1%} of the test pictures" in out
+    card = (tmp_path / "conv" / "README.md").read_text(encoding="utf-8")
+    assert "## Captions of the 2 test pictures" in card and "mlp encoder" in card
+    for figures in (info["test"], other["test"]):
+        assert f"{figures['captions']['top1']:.1%}" in card
+        assert f"{figures['not_flowers']['auroc']:.3f}" in card
+    assert f"| slot 3 | {info['test']['slots']['muted'][2]['accuracy']:.1%} |" in card
+
+
+@pytest.mark.parametrize(
+    ("option", "named"), [("--not-flowers", "no folder"), ("--test-flowers", "no folder"), ("--beside", "nowhere")]
+)
+def test_a_report_that_cannot_be_made_is_refused_before_training(tmp_path, capsys, flower_folder, option, named):
+    args = arguments("vision", "", flower_folder)
+    status, _, err = in_process(capsys, *args, option, tmp_path / "nowhere", "--out", tmp_path / "run")
+    assert status == 1 and named in err.splitlines()[-1] and "Traceback" not in err
+
+
+def test_a_run_has_its_least_number_of_steps_unless_epochs_are_asked_for(tmp_path, capsys, flower_folder):
+    args = [*arguments("vision", "", flower_folder), "min_steps=7", "batch_size=12"]
+    status, _, err = in_process(capsys, *args, "epochs=0.5", "--out", tmp_path / "least")
+    assert status == 0, err
+    assert tinylm.load(tmp_path / "least").info["steps"] == 7
+    without = [arg for arg in args if arg != "min_steps=7"]
+    status, _, err = in_process(capsys, *without, "--epochs", 2, "--out", tmp_path / "asked")
+    assert status == 0, err
+    assert tinylm.load(tmp_path / "asked").info["steps"] == 4
+    recipe = dataclasses.replace(training.RECIPES["default"]["vision"], epochs=3.0, batch_size=10, min_steps=100)
+    assert training.run_epochs(recipe, 200) == 5.0
+    assert training.run_epochs(recipe, 400) == 3.0
+
+
 def test_all_trains_the_three_into_a_folder_each(tmp_path, capsys, corpus_file, flower_folder):
     status, out, err = in_process(
         capsys, "all", "--corpus", corpus_file, "--flowers", flower_folder, "--device", "cpu", "--out", tmp_path,
@@ -217,14 +271,16 @@ def test_training_learns_to_tell_two_flowers_apart(tmp_path):
             picture.paste(colour, (8, 8, 24, 24))
             picture.save(folder / label / f"{i}.png")
     settings = {
-        "d_model": "32", "n_layers": "1", "d_ff": "64", "d_latent": "16", "batch_size": "8", "epochs": "25",
-        "stored_size": "32", "vision.channels": "8,16", "vision.image_size": "16", "learning_rate": "0.004",
+        "d_model": "32", "n_layers": "1", "d_ff": "64", "d_latent": "16", "batch_size": "8", "epochs": "40",
+        "rest_rate": "1", "mixed_share": "0",
+        "stored_size": "32", "vision.channels": "8,16", "vision.n_blocks": "1", "vision.image_size": "16",
+        "learning_rate": "0.004",
     }  # fmt: skip
     info = training.train(
         training.Plan("vision", tmp_path / "run", flowers=(str(folder),), device="cpu", settings=settings)
     )
     assert info["caption_accuracy"] == 1.0
-    assert info["accuracy_by_label"] == {"rose": 1.0, "iris": 1.0}
+    assert info["captions"]["accuracy_by_label"] == {"rose": 1.0, "iris": 1.0}
 
 
 # Ctrl-C and --resume
@@ -280,11 +336,11 @@ def test_resume_goes_on_in_the_middle_of_an_epoch_with_experts_too(tmp_path, cap
     real, handler = training.training_loss, signal.getsignal(signal.SIGINT)
     calls = []
 
-    def interrupting(model, batch):
+    def interrupting(*args):
         calls.append(1)
         if len(calls) == 11:
             signal.raise_signal(signal.SIGINT)
-        return real(model, batch)
+        return real(*args)
 
     monkeypatch.setattr(training, "training_loss", interrupting)
     status, _, err = in_process(capsys, *args, "--out", tmp_path / "run")
@@ -321,9 +377,9 @@ def interrupt_at_once(capsys, monkeypatch, *args):
     """Start a run in this process and press Ctrl-C in its first step."""
     real = training.training_loss
 
-    def interrupting(model, batch):
+    def interrupting(*args):
         signal.raise_signal(signal.SIGINT)
-        return real(model, batch)
+        return real(*args)
 
     monkeypatch.setattr(training, "training_loss", interrupting)
     assert in_process(capsys, *args)[0] == 130
@@ -435,31 +491,6 @@ def test_a_command_line_that_makes_no_sense_is_refused_with_the_usage(capsys, ar
 # The loss and the rate
 
 
-@pytest.mark.parametrize("variant", ["text", "vision", "moe", "vision+moe"])
-def test_the_training_loss_leaves_padding_out_of_both_its_parts(variant):
-    tokenizer = Tokenizer.train(["the cat sat on the mat", "a dog"], 40, 4)
-    model = lively(tiny_config(variant, vocab_size=tokenizer.vocab_size, max_seq_len=30))
-    batch = Lines.encode(["the cat sat on the mat", "a dog", "the"], tokenizer, 30).batch(torch.arange(3))
-    images = random_images(3) if "vision" in variant else None
-    loss, nats = training.training_loss(model, Batch(batch.ids, batch.targets, images))
-    logprobs = model(batch.ids, images).logits.detach().double().log_softmax(dim=-1)
-    lost, routes = [], [[] for _ in range(3)]
-    for row in range(3):
-        real = [t for t, target in enumerate(batch.targets[row].tolist()) if target != IGNORED]
-        lost += [-float(logprobs[row, t, batch.targets[row, t]]) for t in real]
-        # The row alone, without any padding.
-        alone = model(batch.ids[row : row + 1, : len(real)], None if images is None else images[row : row + 1])
-        for layer, routing in enumerate(alone.routings):
-            routes[layer] += [Route(*values) for values in zip(
-                routing.probs.tolist(), routing.expert_ids.tolist(), routing.weights.tolist(), strict=True
-            )]  # fmt: skip
-    right = sum(lost) / len(lost)
-    assert nats.item() == pytest.approx(right, abs=1e-4)
-    if "moe" in variant:
-        right += 0.01 * sum(reference.load_balancing_loss(layer) for layer in routes)
-    assert loss.item() == pytest.approx(right, abs=1e-5)
-
-
 def test_the_rate_warms_up_and_falls_to_its_last_share():
     recipe = training.Recipe(epochs=1, batch_size=1, learning_rate=2.0, warmup=0.1, final_rate=0.05)
     rates = [training.learning_rate(recipe, done / 1000) for done in range(1001)]
@@ -489,35 +520,38 @@ def test_weight_decay_pulls_on_matrices_alone():
             assert decay[id(parameter)] == (recipe.weight_decay if parameter.dim() >= 2 else 0), name
 
 
-def test_muon_takes_the_matrices_inside_the_blocks_alone():
-    model = lively(tiny_config("vision+moe"))
-    recipe = dataclasses.replace(training.RECIPES["default"]["moe"], optimizer="muon")
-    adamw, muon = training.make_optimizers(model, recipe)
-    assert isinstance(adamw, torch.optim.AdamW)
-    taken = {id(p) for group in muon.param_groups for p in group["params"]}
-    names = {name for name, parameter in model.named_parameters() if id(parameter) in taken}
-    assert {name.rsplit(".", 2)[1] for name in names} == {"w_dkv", "w_q", "w_uk", "w_uv", "w_o", "w_in", "w_out"}
-    assert all(name.startswith("blocks.") for name in names)
+def test_beside_muon_adamw_goes_at_its_share_of_the_rate(tmp_path, monkeypatch, capsys, corpus_file):
+    made, rates = training.make_optimizers, []
+
+    def watched(*args):
+        optimizers = made(*args)
+        step = optimizers[0].step
+        optimizers[0].step = lambda: (rates.append([o.param_groups[-1]["lr"] for o in optimizers]), step())
+        return optimizers
+
+    monkeypatch.setattr(training, "make_optimizers", watched)
+    args = [*arguments("text", corpus_file, ""), "optimizer=muon", "rest_rate=0.25", "--epochs", 1, "--out", tmp_path]
+    status, _, err = in_process(capsys, *args)
+    assert status == 0, err
+    assert len(rates) > 3 and rates[0] != rates[-1]
+    for adamw, muon in rates:
+        assert adamw == pytest.approx(0.25 * muon)
 
 
-def test_the_answers_of_lines_count_as_often_as_the_recipe_says():
-    tokenizer = Tokenizer.train(["bees make honey", "cows eat grass"], 60, 8)
-    model = lively(tiny_config("text", vocab_size=tokenizer.vocab_size, max_seq_len=30))
-    lines = ["bees make honey", "cows eat grass", "bees"]
-    starts = [10, 9, None]
-    batch = Lines.encode(lines, tokenizer, 30, starts, 4.0).batch(torch.arange(3))
-    loss, nats = training.training_loss(model, batch)
-    logprobs = model(batch.ids).logits.detach().double().log_softmax(dim=-1)
-    lost, weights = [], []
-    for row, (line, start) in enumerate(zip(lines, starts, strict=True)):
-        n_prompt = len(tokenizer.encode(line if start is None else line[:start].rstrip()))
-        for t, target in enumerate(batch.targets[row].tolist()):
-            if target != IGNORED:
-                lost.append(-float(logprobs[row, t, target]))
-                weights.append(1.0 if start is None or t + 1 < n_prompt else 4.0)
-    assert nats.item() == pytest.approx(sum(lost) / len(lost), abs=1e-4)
-    weighted = sum(a * w for a, w in zip(lost, weights, strict=True)) / sum(weights)
-    assert loss.item() == pytest.approx(weighted, abs=1e-4) and loss.item() != pytest.approx(nats.item(), abs=1e-3)
+def test_muon_takes_the_matrices_and_filters_inside_the_network_alone():
+    for variant in ("vision+moe", "vision"):
+        model = lively(tiny_config(variant))
+        recipe = dataclasses.replace(training.RECIPES["default"]["moe"], optimizer="muon")
+        adamw, muon = training.make_optimizers(model, recipe)
+        assert isinstance(adamw, torch.optim.AdamW)
+        taken = {id(p) for group in muon.param_groups for p in group["params"]}
+        names = {name for name, parameter in model.named_parameters() if id(parameter) in taken}
+        in_blocks = {name.rsplit(".", 2)[1] for name in names if name.startswith("blocks.")}
+        assert in_blocks == {"w_dkv", "w_q", "w_uk", "w_uv", "w_o", "w_in", "w_out"}
+        in_encoder = {name for name in names if name.startswith("encoder.")}
+        assert names == in_encoder | {name for name in names if name.startswith("blocks.")}
+        matrices = {name for name, p in model.named_parameters() if name.startswith("encoder.") and p.dim() >= 2}
+        assert in_encoder == {name for name in matrices if ".stem." not in name} != set()
 
 
 def test_joined_lines_are_whole_lines_that_fit_the_context():
@@ -531,13 +565,6 @@ def test_joined_lines_are_whole_lines_that_fit_the_context():
         assert re.fullmatch(r"(a b|c d e|f)( (a b|c d e|f))*", example)
         assert len(tokenizer.encode(example)) < 12
     assert any(len(example) > 5 for example in joined)
-
-
-def test_a_batch_without_a_target_costs_nothing():
-    """Remembers lines of a single token, without <eos>: their mean loss was 0/0 and ended the run."""
-    model = lively(tiny_config("text"))
-    loss, nats = training.training_loss(model, Batch(random_ids(2, 3), torch.full((2, 3), IGNORED)))
-    assert float(loss.detach()) == float(nats.detach()) == 0.0
 
 
 def test_all_with_resume_keeps_what_is_finished_and_goes_on_with_the_rest(tmp_path, capsys, monkeypatch, corpus_file):

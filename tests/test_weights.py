@@ -7,8 +7,9 @@ import torch
 from conftest import ROOT
 
 import tinylm
+from tinylm.captioner import Captioner
 from tinylm.data.flowers import caption
-from tinylm.evaluation import captions, completions, score_captions
+from tinylm.evaluation import completions
 from tinylm.ui import caption as caption_tab
 
 WEIGHTS = ROOT / "weights"
@@ -59,7 +60,8 @@ def test_the_drawn_examples_of_the_page_are_named(runs):
     size = run.model.config.vision.image_size
     paths = caption_tab.draw_examples()
     images = [tinylm.image_to_tensor(tinylm.load_image(paths[kind]), size) for kind in caption_tab.EXAMPLES]
-    assert captions(run.model, run.tokenizer, torch.stack(images)) == [caption(kind) for kind in caption_tab.EXAMPLES]
+    captioner = Captioner.of(run)
+    assert captioner.greedy(captioner.slots(torch.stack(images))) == [caption(kind) for kind in caption_tab.EXAMPLES]
 
 
 @pytest.mark.parametrize("shade", [0.0, 0.25, 0.5, 0.75, 1.0])
@@ -68,8 +70,9 @@ def test_a_grey_card_is_not_taken_for_a_flower(runs, shade):
     run = runs["vision"]
     size = run.model.config.vision.image_size
     card = torch.full((1, 3, size, size), shade)
-    best = score_captions(run.model, run.tokenizer, card, run.info["labels"])[0][1]
-    assert best < run.info["flower_threshold"]
+    captioner = Captioner.of(run)
+    (score,) = captioner.flower_scores(captioner.logprobs(captioner.slots(card))).tolist()
+    assert score < captioner.flower_threshold
 
 
 def test_every_expert_is_used(runs):

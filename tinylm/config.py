@@ -33,9 +33,10 @@ class VisionConfig:
 
     `encoder` is "mlp" (the article's) or "conv". `d_hidden` is the width inside the slots' heads and of the mlp
     trunk's first layer; None takes the model's `d_ff`. The mlp trunk ends in `d_trunk` numbers; the conv trunk has
-    one stage for each of `channels` and ends in the last of them.
+    one stage for each of `channels`, of as many residual blocks as `n_blocks` says (else one), and ends in the last
+    of them. `mirrored` reads the picture and its mirror image and averages what the trunk makes of them.
 
-    Raises ValueError on a count below 1 or an unknown encoder.
+    Raises ValueError on a count below 1, an unknown encoder, or more numbers of blocks than channels.
     """
 
     image_size: int = 32
@@ -44,9 +45,13 @@ class VisionConfig:
     d_trunk: int = 1024
     d_hidden: int | None = None
     channels: tuple[int, ...] = (32, 64, 128, 256)
+    n_blocks: tuple[int, ...] = ()
+    mirrored: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels", tuple(self.channels))
+        given = tuple(self.n_blocks)
+        object.__setattr__(self, "n_blocks", given + (1,) * (len(self.channels) - len(given)))
         _check_counts(self, "image_size", "n_slots", "d_trunk")
         if self.encoder not in ENCODERS:
             raise ValueError(f"encoder={self.encoder!r} is unknown; choose one of {', '.join(ENCODERS)}")
@@ -56,6 +61,10 @@ class VisionConfig:
             raise ValueError(f"image_size={self.image_size} is too small for the conv encoder; it takes 2 or more")
         if not self.channels or any(not _is_count(c) for c in self.channels):
             raise ValueError(f"channels={self.channels} must be whole numbers of 1 or more")
+        if len(self.n_blocks) > len(self.channels) or any(not _is_count(n) for n in self.n_blocks):
+            raise ValueError(f"n_blocks={self.n_blocks} must be whole numbers of 1 or more, at most one a stage")
+        if not isinstance(self.mirrored, bool):
+            raise ValueError(f"mirrored={self.mirrored!r} must be true or false")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Generation: prefill once, then decode a token at a time against the latent cache.
 
-B batch, T positions, V vocabulary.
+B batch, T positions, S image slots, D `d_model`, V vocabulary.
 """
 
 from __future__ import annotations
@@ -195,3 +195,33 @@ def generate(
     """The new ids, without `eos_id`; see `stream`."""
     steps = stream(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id)
     return [step.token_id for step in steps]
+
+
+@torch.inference_mode()
+def greedy(
+    model: TinyLM,
+    ids_BT: Tensor,
+    slots_BSD: Tensor | None = None,
+    max_new_tokens: int = 64,
+    eos_id: int | None = None,
+) -> list[list[int]]:
+    """Likeliest continuations of prompts of one length (B, T), decoded together; the new ids, without `eos_id`.
+
+    A vision model gets each row's slots (B, S, D) in place of an image. Each row equals what `generate` gives for it
+    alone. Raises ValueError if the prompts exceed the context, or on slots as the model does.
+    """
+    device = model.head_bias.device
+    cache = LatentCache(model.config, len(ids_BT))
+    logits_BTV = model(ids_BT.to(device), cache=cache, slots=slots_BSD).logits
+    new: list[Tensor] = []
+    ended_B = torch.zeros(len(ids_BT), dtype=torch.bool, device=device)
+    for n_new in range(1, max_new_tokens + 1):
+        next_B = logits_BTV[:, -1].argmax(dim=-1)
+        new.append(next_B)
+        if eos_id is not None:  # what an ended row says behind its end is cut off below
+            ended_B = ended_B | (next_B == eos_id)
+        if n_new == max_new_tokens or cache.length == cache.capacity or bool(ended_B.all()):
+            break
+        logits_BTV = model(next_B[:, None], cache=cache).logits
+    rows = torch.stack(new, dim=1).tolist() if new else [[] for _ in ids_BT]
+    return [row[: row.index(eos_id)] if eos_id in row else row for row in rows]

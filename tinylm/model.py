@@ -75,22 +75,29 @@ class TinyLM(nn.Module):
                 if name.endswith(("w_o.weight", "w_out.weight")):
                     parameter.data.div_(math.sqrt(2 * self.config.n_layers))
 
-    def forward(self, ids_BT: Tensor, images: Tensor | None = None, cache: LatentCache | None = None) -> ModelOutput:
+    def forward(
+        self,
+        ids_BT: Tensor,
+        images: Tensor | None = None,
+        cache: LatentCache | None = None,
+        slots: Tensor | None = None,
+    ) -> ModelOutput:
         """Read `ids_BT` (B, T), behind `images` (B, 3, size, size) or behind what `cache` holds.
 
-        With a cache the new positions are appended to it; images go in at the first call only.
-        Raises ValueError if the positions exceed the context, if images are missing, unexpected or of the wrong
-        shape, or if the cache has other rows.
+        `slots` (B, S, D) are embeddings in the images' place, such as the encoder's output with a slot changed.
+        With a cache the new positions are appended to it; images or slots go in at the first call only.
+        Raises ValueError if the positions exceed the context, if images or slots are missing, unexpected, both there
+        or of the wrong shape, or if the cache has other rows.
         """
-        self._check(ids_BT, images, cache)
+        self._check(ids_BT, images, cache, slots)
         n_slots, start = self.config.n_slots, cache.length if cache is not None else 0
         # Slots share position embedding 0 and text counts from 0 behind them; the causal order is that of the row.
         text_start = max(0, start - n_slots)
         pos_T = torch.arange(text_start, text_start + ids_BT.shape[1], device=ids_BT.device)
         h_BLD = self.embed(ids_BT) + self.pos_embed(pos_T)
         if self.encoder is not None and start == 0:
-            slots_BSD = self.encoder(images) + self.pos_embed.weight[0]
-            h_BLD = torch.cat([slots_BSD, h_BLD], dim=1)
+            slots_BSD = self.encoder(images) if slots is None else slots
+            h_BLD = torch.cat([slots_BSD + self.pos_embed.weight[0], h_BLD], dim=1)
         routings = []
         for layer, block in enumerate(self.blocks):
             h_BLD, routing = block(h_BLD, cache, layer)
@@ -102,7 +109,7 @@ class TinyLM(nn.Module):
         logits_BTV = F.linear(h_BTD, self.embed.weight, self.head_bias)
         return ModelOutput(logits_BTV.float(), tuple(routings))
 
-    def _check(self, ids_BT: Tensor, images: Tensor | None, cache: LatentCache | None) -> None:
+    def _check(self, ids_BT: Tensor, images: Tensor | None, cache: LatentCache | None, slots: Tensor | None) -> None:
         config = self.config
         if ids_BT.dim() != 2 or ids_BT.shape[1] == 0:
             raise ValueError(
@@ -115,16 +122,21 @@ class TinyLM(nn.Module):
         if cache is not None and cache.batch_size != ids_BT.shape[0]:
             raise ValueError(f"the cache has {cache.batch_size} rows, the ids have {ids_BT.shape[0]}")
         if config.vision is None or start > 0:
-            if images is not None:
-                raise ValueError("images go in once, at the first call, and only into a model with vision")
+            if images is not None or slots is not None:
+                raise ValueError("images or slots go in once, at the first call, and only into a model with vision")
             return
-        size = config.vision.image_size
-        if images is None:
+        batch, size = ids_BT.shape[0], config.vision.image_size
+        if images is not None and slots is not None:
+            raise ValueError("pass images, or slots in their place, not both")
+        if slots is not None:
+            if slots.shape != (batch, config.n_slots, config.d_model):
+                raise ValueError(
+                    f"slots must have shape ({batch}, {config.n_slots}, {config.d_model}), got {tuple(slots.shape)}"
+                )
+        elif images is None:
             raise ValueError(f"this model reads an image first: pass images of shape (batch, 3, {size}, {size})")
-        if images.shape != (ids_BT.shape[0], 3, size, size):
-            raise ValueError(
-                f"images must have shape ({ids_BT.shape[0]}, 3, {size}, {size}), got {tuple(images.shape)}"
-            )
+        elif images.shape != (batch, 3, size, size):
+            raise ValueError(f"images must have shape ({batch}, 3, {size}, {size}), got {tuple(images.shape)}")
 
     def n_parameters(self, active: bool = False) -> int:
         """Number of weights; `active` counts those that one token uses (`top_k` of the experts)."""

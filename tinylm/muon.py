@@ -22,20 +22,25 @@ N_STEPS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """For 2-D weights inside a network; embeddings, heads, gains and biases belong to AdamW."""
+    """For matrices and filters inside a network; embeddings, heads, gains and biases belong to AdamW.
+
+    The filters of a convolution (out, in, k, k) count as a matrix (out, in k k).
+    """
 
     def __init__(
         self, params: Iterable[Any], lr: float = 4e-3, momentum: float = 0.95, weight_decay: float = 0.1
     ) -> None:
-        """Nesterov momentum, decoupled weight decay; `params` are tensors or groups. All must have two dimensions.
+        """Nesterov momentum, decoupled weight decay; `params` are tensors or groups, of two dimensions or more.
 
-        Raises ValueError for a parameter of another form.
+        Raises ValueError for a parameter of fewer.
         """
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.dim() != 2:
-                    raise ValueError(f"Muon is for matrices, got a parameter of shape {tuple(parameter.shape)}")
+                if parameter.dim() < 2:
+                    raise ValueError(
+                        f"Muon is for matrices and filters, got a parameter of shape {tuple(parameter.shape)}"
+                    )
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -49,15 +54,16 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum"] = torch.zeros_like(parameter)
                 state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
-                wide = _wide(parameter.grad.lerp(state["momentum"], group["momentum"]))
+                wide = _wide(parameter.grad.lerp(state["momentum"], group["momentum"]).flatten(1))
                 by_form.setdefault((wide.shape[0], wide.shape[1]), []).append((parameter, wide))
             for (_, m), members in by_form.items():
                 updates = orthogonalised(torch.stack([wide for _, wide in members]))
                 for (parameter, _), update in zip(members, updates, strict=True):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
                     scale = 0.2 * m**0.5  # an update's root mean square is 0.2, as AdamW's is
-                    tall = parameter.shape[0] > parameter.shape[1]
-                    parameter.add_(update.mT if tall else update, alpha=-group["lr"] * scale)
+                    tall = parameter.shape[0] > parameter[0].numel()
+                    update = update.mT if tall else update
+                    parameter.add_(update.reshape(parameter.shape), alpha=-group["lr"] * scale)
 
 
 def orthogonalised(x: Tensor) -> Tensor:

@@ -17,23 +17,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from tinylm import checkpoint, evaluation
+from tinylm.caption_figures import calibrated, figures
+from tinylm.captioner import Captioner
 from tinylm.card import model_card
 from tinylm.config import ModelConfig, MoEConfig, VisionConfig, preset
-from tinylm.data.batches import IGNORED, Batch, BatchSource, Lines, PictureBatches, TextBatches, resized
-from tinylm.data.flowers import FlowerData, caption, load_flowers
+from tinylm.data.batches import Batch, BatchSource, Lines, PictureBatches, TextBatches, Views, batches_an_epoch, resized
+from tinylm.data.flowers import FlowerData, LabelledPictures, caption, load_flowers, read_pictures
 from tinylm.data.knowledge import Probe
+from tinylm.data.others import OtherPictures, load_others
 from tinylm.data.text import BUILT_IN, TextCorpus, load_corpus
 from tinylm.experts import expert_preferences
+from tinylm.losses import LabelHead, training_loss
 from tinylm.model import TinyLM
-from tinylm.moe import load_balancing_loss
 from tinylm.muon import Muon
 from tinylm.tokenizer import EOS, PAD, UNK, Tokenizer
-from tinylm.vision import ImageEncoder
 
 VARIANTS = ("text", "vision", "moe")
 STATE = "training.pt"  # what --resume needs; gone when the run is finished
@@ -41,6 +42,7 @@ N_EVALUATIONS = 20
 SECONDS_BETWEEN_SAVES = 60
 LONGEST_CONTEXT = 512  # tokens that the longest line may raise the context to
 N_COPY_PROMPTS = 200  # completed to see how many of the completions are whole training lines
+FIGURES = ("captions", "slots", "not_flowers")  # of held-out pictures
 STEPS_BETWEEN_READINGS = 20  # reading the loss waits for the device
 
 
@@ -55,7 +57,9 @@ class Recipe:
     epochs: float
     batch_size: int
     learning_rate: float
+    min_steps: int = 0  # of a run, however little data there is; 0 where epochs are asked for by hand
     optimizer: str = "adamw"  # or "muon" (inside the blocks; AdamW for the rest), "sgd"
+    rest_rate: float = 1.0  # beside muon: AdamW's rate for the rest, as a share of the learning rate
     weight_decay: float = 0.1
     beta2: float = 0.99
     warmup: float = 0.05  # share of the run
@@ -75,7 +79,10 @@ class Recipe:
     augmented: bool = True
     balance: float = 0.5  # 0 shows every picture as often, 1 every label
     nothing_share: float = 0.05  # pictures of nothing with labels at random, so that a blank card gets no sure name
+    mixed_share: float = 0.25  # pictures with a patch of another one
+    view_sizes: tuple[float, ...] = (1.0,)  # shares of the model's own, over the run: small pictures cost less
     label_loss: float = 1.0  # weight of naming the label straight from the image trunk; training only
+    label_smoothing: float = 0.1  # share of each right label that is spread over all, in the trunk's loss
 
 
 # The article's own training, beside one that really trains. The sizes are not part of a recipe.
@@ -97,6 +104,7 @@ _ARTICLE = Recipe(
     augmented=False,
     balance=0.0,
     nothing_share=0.0,
+    mixed_share=0.0,
     label_loss=0.0,
 )
 RECIPES: dict[str, dict[str, Recipe]] = {
@@ -107,12 +115,31 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "moe": Recipe(
             epochs=11.5, batch_size=128, learning_rate=6e-3, optimizer="muon", answer_weight=8.0, joined_share=0.01
         ),
-        "vision": Recipe(epochs=28.0, batch_size=64, learning_rate=7e-4, weight_decay=0.05, max_seq_len=32),
+        "vision": Recipe(
+            epochs=50.0,
+            batch_size=128,
+            learning_rate=6e-3,
+            min_steps=1200,
+            optimizer="muon",
+            rest_rate=0.35,
+            max_seq_len=32,
+            balance=0.25,
+            nothing_share=0.15,
+            mixed_share=0.5,
+            view_sizes=(0.625, 0.75, 0.875, 1.0),
+        ),
     },
     "article": {"text": _ARTICLE, "moe": _ARTICLE, "vision": _ARTICLE},
 }
 _ENCODERS = {
-    "default": VisionConfig(image_size=48, encoder="conv", d_hidden=256),
+    "default": VisionConfig(
+        image_size=64,
+        encoder="conv",
+        d_hidden=128,
+        channels=(32, 64, 128, 208),
+        n_blocks=(1, 2, 2, 1),
+        mirrored=True,
+    ),
     "article": VisionConfig(image_size=32, encoder="mlp"),
 }
 
@@ -129,6 +156,9 @@ class Plan:
     corpus: str = BUILT_IN
     test_corpus: str | None = None
     flowers: tuple[str, ...] = ("hub",)
+    test_flowers: str | None = None
+    not_flowers: str | None = None
+    beside: str | None = None
     minutes: float | None = None
     seed: int = 0
     note: str | None = None
@@ -147,34 +177,15 @@ class Task:
     source: str
     corpus: TextCorpus | None = None
     flowers: FlowerData | None = None
+    others: OtherPictures | None = None
+    test_flowers: LabelledPictures | None = None
+    beside: dict[str, Any] | None = None  # the figures of another run, for the model card
     label_head: LabelHead | None = None
 
     def trained(self) -> nn.ModuleDict:
         """All modules with weights to train, the shipped model and what only training needs."""
         heads = {} if self.label_head is None else {"label_head": self.label_head}
         return nn.ModuleDict({"model": self.model, **heads})
-
-
-class LabelHead(nn.Module):
-    """Names the label straight from the image trunk's features; used in training only.
-
-    Through the caption alone, the trunk's gradient is the product of many small matrices at first, and captions stay
-    a guess for epochs. This gives the trunk something to learn from the first step.
-    """
-
-    def __init__(self, encoder: ImageEncoder, n_labels: int) -> None:
-        super().__init__()
-        self.w = nn.Linear(encoder.d_trunk, n_labels)
-        self._features: Tensor | None = None
-        encoder.trunk.register_forward_hook(self._keep)
-
-    def _keep(self, _trunk: nn.Module, _inputs: Any, features: Tensor) -> None:
-        self._features = features
-
-    def loss(self, batch: Batch) -> Tensor:
-        """Cross-entropy of the labels, for the pictures that the model has just read."""
-        assert self._features is not None and batch.labels is not None
-        return F.cross_entropy(self.w(self._features), batch.labels)
 
 
 @dataclass
@@ -256,12 +267,22 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def cpu_computes_bf16() -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware; False where PyTorch can't tell."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
 def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
     """Load the data, learn the vocabulary, and build the model with its first random weights."""
     torch.manual_seed(plan.seed)
-    corpus, flowers = None, None
+    corpus, flowers, others, test_flowers = None, None, None, None
     if plan.variant == "vision":
         flowers = load_flowers(plan.flowers, recipe.stored_size, plan.seed, tqdm.write)
+        if plan.not_flowers is not None:
+            others = load_others(plan.not_flowers, recipe.stored_size, plan.seed, tqdm.write)
+        if plan.test_flowers is not None:
+            test_flowers = read_pictures(plan.test_flowers, recipe.stored_size, flowers.labels, tqdm.write)
         lines = [caption(label) for label in flowers.labels]
     else:
         corpus = load_corpus(plan.corpus, plan.test_corpus, plan.seed)
@@ -277,6 +298,9 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
     batches: BatchSource
     if flowers is not None:
         assert config.vision is not None
+        # A plain encoder takes pictures of one size alone.
+        shares = recipe.view_sizes if config.vision.encoder == "conv" else ()
+        sides = tuple(max(2, round(share * config.vision.image_size)) for share in shares)
         batches = PictureBatches(
             flowers,
             tokenizer,
@@ -284,14 +308,24 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
             max_seq_len,
             recipe.batch_size,
             plan.seed,
-            recipe.augmented,
-            recipe.balance,
-            recipe.nothing_share,
+            Views(recipe.augmented, recipe.balance, recipe.nothing_share, recipe.mixed_share, sides),
+            None if plan.minutes is not None else run_epochs(recipe, len(flowers.train_labels)),
+            others.train if others else None,
         )
         head = None
         if recipe.label_loss and model.encoder is not None:
-            head = LabelHead(model.encoder, len(flowers.labels))
-        return Task(model, tokenizer, batches, flowers.source, flowers=flowers, label_head=head)
+            head = LabelHead(model.encoder, len(flowers.labels), recipe.label_loss, recipe.label_smoothing)
+        return Task(
+            model,
+            tokenizer,
+            batches,
+            flowers.source,
+            flowers=flowers,
+            others=others,
+            test_flowers=test_flowers,
+            beside=beside(plan.beside) if plan.beside else None,
+            label_head=head,
+        )
     assert corpus is not None
     lines += join_lines(corpus.train, recipe.joined_share, tokenizer, max_seq_len, plan.seed)
     batches = TextBatches(
@@ -303,6 +337,11 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
         recipe.start_share,
     )
     return Task(model, tokenizer, batches, corpus.source, corpus=corpus)
+
+
+def run_epochs(recipe: Recipe, n_pictures: int) -> float:
+    """How many times a run goes through its pictures."""
+    return max(recipe.epochs, recipe.min_steps / batches_an_epoch(n_pictures, recipe.batch_size))
 
 
 def join_lines(lines: tuple[str, ...], share: float, tokenizer: Tokenizer, max_seq_len: int, seed: int) -> list[str]:
@@ -340,10 +379,7 @@ def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimi
         raise ValueError(f"optimizer={recipe.optimizer!r} is unknown; choose muon, adamw or sgd")
     inner = []
     if recipe.optimizer == "muon":
-        # A router has one row an expert: as good as no directions to balance.
-        inner = [
-            p for name, p in model.named_parameters() if "blocks." in name and "router" not in name and p.dim() == 2
-        ]
+        inner = [p for name, p in model.named_parameters() if p.dim() >= 2 and _is_inside(name)]
     taken = {id(p) for p in inner}
     rest = [p for p in model.parameters() if id(p) not in taken]
     groups = [
@@ -353,7 +389,15 @@ def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimi
     adamw = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, recipe.beta2), fused=True)
     if not inner:
         return [adamw]
+    for group in adamw.param_groups:
+        group["share"] = recipe.rest_rate
     return [adamw, Muon(inner, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)]
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a weight lies between others: not the first or the last of the network."""
+    # A router has one row an expert: as good as no directions to balance.
+    return ("blocks." in name or "encoder." in name) and "router" not in name and ".stem." not in name
 
 
 def learning_rate(recipe: Recipe, done: float) -> float:
@@ -363,28 +407,6 @@ def learning_rate(recipe: Recipe, done: float) -> float:
     along = min((done - recipe.warmup) / max(1 - recipe.warmup, 1e-9), 1.0)
     share = recipe.final_rate + (1 - recipe.final_rate) * 0.5 * (1 + math.cos(math.pi * along))
     return recipe.learning_rate * share
-
-
-def training_loss(model: TinyLM, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(loss to minimise, its cross-entropy part in nats a token); the rest is the load-balancing loss."""
-    output = model(batch.ids, batch.images)
-    logits, targets = output.logits.flatten(0, 1), batch.targets.flatten()
-    n_targets = (targets != IGNORED).sum().clamp(min=1)
-    # Not the built-in mean: a batch of one-token lines has no target, and its loss is 0, not 0/0.
-    if batch.weights is None:
-        nats = F.cross_entropy(logits, targets, reduction="sum") / n_targets
-        loss = nats
-    else:
-        nats_N = F.cross_entropy(logits, targets, reduction="none")
-        weights_N = batch.weights.flatten() * (targets != IGNORED)
-        nats = nats_N.detach().sum() / n_targets
-        loss = (nats_N * weights_N).sum() / weights_N.sum().clamp(min=1)
-    if not output.routings:
-        return loss, nats
-    assert model.config.moe is not None
-    mask_N = batch.routed(model.config.n_slots)
-    balancing = sum((load_balancing_loss(r, mask_N) for r in output.routings), torch.zeros_like(nats))
-    return loss + model.config.moe.load_balancing_coef * balancing, nats
 
 
 def _loop(
@@ -399,10 +421,11 @@ def _loop(
     model, device = task.model, task.model.head_bias.device
     parameters = list(task.trained().parameters())
     n_batches = task.batches.n_batches()
-    n_steps = max(1, math.ceil(recipe.epochs * n_batches))
+    n_steps = max(1, recipe.min_steps, math.ceil(recipe.epochs * n_batches))
     limit = None if plan.minutes is None else 60 * plan.minutes
-    # Emulated bfloat16 is slower than float32.
+    # Emulated bfloat16 is slower than float32; on a CPU it pays for convolutions only.
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    bf16_trunk = bf16 or (device.type == "cpu" and cpu_computes_bf16())
     # A resumed run evaluates at the same steps as one that was never interrupted.
     evaluated = progress.history[-1] if progress.history else {"step": 0, "seconds": 0.0}
     last_evaluation = evaluated["step"] / n_steps if limit is None else evaluated["seconds"] / limit
@@ -415,13 +438,11 @@ def _loop(
             model.train()
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
-                    group["lr"] = learning_rate(recipe, done)
+                    group["lr"] = group.get("share", 1.0) * learning_rate(recipe, done)
             n_tokens = batch.n_tokens
             batch = batch.to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                loss, nats = training_loss(model, batch)
-                if task.label_head is not None:
-                    loss = loss + recipe.label_loss * task.label_head.loss(batch)
+                loss, nats = training_loss(model, batch, task.label_head, bf16_trunk)
             for parameter in parameters:
                 parameter.grad = None
             loss.backward()
@@ -538,16 +559,44 @@ def _metrics(plan: Plan, recipe: Recipe, task: Task, progress: Progress) -> dict
         kinds = task.corpus.kinds if task.corpus is not None else {}
         info["expert_preferences"] = expert_preferences(model, tokenizer, task.batches.validation(), kinds)
     if task.flowers is not None:
-        info["labels"] = list(task.flowers.labels)
-        assert model.config.vision is not None
-        images = resized(task.flowers.validation_images, model.config.vision.image_size)
-        labels = task.flowers.validation_labels
-        info |= evaluation.judge_captions(model, tokenizer, images, labels, task.flowers.labels)
+        info |= _caption_figures(task)
+    if task.beside:
+        info["beside"] = task.beside
     if plan.note:
         info["data_note"] = plan.note
     info["recipe_values"] = dataclasses.asdict(recipe)
     info["history"] = progress.history
     return info
+
+
+def _caption_figures(task: Task) -> dict[str, Any]:
+    """How well held-out pictures are captioned: those set aside for validation, and the test pictures if given."""
+    flowers, others, vision = task.flowers, task.others, task.model.config.vision
+    assert flowers is not None and vision is not None
+
+    def seen(images: Tensor) -> Tensor:
+        return resized(images, vision.image_size)
+
+    images, label_ids = seen(flowers.validation_images), flowers.validation_labels
+    captioner = calibrated(Captioner(task.model, task.tokenizer, flowers.labels), images, label_ids)
+    info: dict[str, Any] = {"labels": list(flowers.labels), "encoder": vision.encoder}
+    info |= figures(captioner, images, label_ids, seen(others.validation) if others else None)
+    if task.test_flowers is not None:
+        images, label_ids = seen(task.test_flowers.images), task.test_flowers.label_ids
+        of_test = figures(captioner, images, label_ids, seen(others.test) if others else None)
+        info["test"] = {key: of_test[key] for key in FIGURES}
+    return info
+
+
+def beside(folder: str) -> dict[str, Any]:
+    """The figures of a finished vision run, for the model card of another. Raises ValueError if it has none."""
+    metrics = checkpoint.load(folder).info
+    told = metrics.get("test") or metrics
+    try:
+        known = {key: metrics[key] for key in ("command", "parameters", "seconds")}
+        return known | {"encoder": metrics["encoder"]} | {key: told[key] for key in FIGURES}
+    except KeyError as error:
+        raise ValueError(f"--beside {folder}: its metrics.json has no {error.args[0]!r}; is it a vision run?") from None
 
 
 def _text_figures(corpus: TextCorpus, model: TinyLM, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -595,6 +644,7 @@ def _settle(plan: Plan) -> tuple[Recipe, dict[str, Any]]:
         "vision": _ENCODERS[plan.recipe_name] if plan.variant == "vision" else None,
     }
     recipe_keys = {f.name for f in dataclasses.fields(Recipe)}
+    inside: dict[str, dict[str, Any]] = {"moe": {}, "vision": {}}  # changed together: they must fit each other
     for key, text in plan.settings.items():
         outer, _, inner = key.rpartition(".")
         if not outer and key in recipe_keys:
@@ -603,11 +653,16 @@ def _settle(plan: Plan) -> tuple[Recipe, dict[str, Any]]:
             sizes[key] = parse_value(key, text, sizes[key])
         elif nested.get(outer) is not None and hasattr(nested[outer], inner):
             old = getattr(nested[outer], inner)
-            nested[outer] = dataclasses.replace(nested[outer], **{inner: parse_value(key, text, old or 0)})
+            inside[outer][inner] = parse_value(key, text, 0 if old is None else old)
         else:
-            inside = [f"{name}.{f.name}" for name, c in nested.items() if c for f in dataclasses.fields(c)]
-            known = sorted(recipe_keys) + sorted(sizes) + inside
+            of_nested = [f"{name}.{f.name}" for name, c in nested.items() if c for f in dataclasses.fields(c)]
+            known = sorted(recipe_keys) + sorted(sizes) + of_nested
             raise ValueError(f"--set {key}: there is no such setting; there are {', '.join(known)}")
+    for name, changes in inside.items():
+        if changes:
+            nested[name] = dataclasses.replace(nested[name], **changes)
+    if "epochs" in plan.settings and "min_steps" not in plan.settings:
+        recipe = dataclasses.replace(recipe, min_steps=0)
     if recipe.batch_size < 1 or recipe.epochs <= 0:
         raise ValueError(f"batch_size={recipe.batch_size} and epochs={recipe.epochs} must be above 0")
     return recipe, {**sizes, **nested}
@@ -645,6 +700,7 @@ def _fingerprint(plan: Plan, task: Task) -> dict[str, Any]:
         "corpus": plan.corpus,
         "test_corpus": plan.test_corpus,
         "flowers": list(plan.flowers),
+        "not_flowers": plan.not_flowers,
         "seed": plan.seed,
         "settings": dict(plan.settings),
         # Files may have changed under the same name.
@@ -686,6 +742,8 @@ def summary(info: dict[str, Any], folder: str | os.PathLike[str]) -> str:
         lines.append(f"  expert loads between {min(loads):.0%} and {max(loads):.0%}")
     if info.get("caption_accuracy") is not None:
         lines.append(f"  captions right on {info['caption_accuracy']:.1%} of the held-out pictures")
+    if info.get("test"):
+        lines.append(f"  captions right on {info['test']['captions']['caption_accuracy']:.1%} of the test pictures")
     lines.append(f"  saved in {os.fspath(folder)}")
     if Path(folder).name == info["variant"]:
         lines[-1] += f"; see it with: python app.py --weights {Path(folder).parent}"

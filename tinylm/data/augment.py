@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import string
 
 import torch
 import torch.nn.functional as F
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
+
+from tinylm.vision import image_to_tensor
 
 MAX_ROTATION = math.radians(20)
 SCALE = (0.55, 1.1)  # share of the picture's side that the view shows
 ASPECT = 1.25
+LETTERS = string.ascii_letters + string.digits + " .,!?-"
 BRIGHTNESS, CONTRAST, SATURATION = 0.25, 0.25, 0.3
 
 
@@ -23,18 +28,57 @@ def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
     return _recolour(_view(images.float() / 255, size, generator), generator).clamp_(0, 1)
 
 
-def nothing(count: int, size: int, generator: torch.Generator) -> Tensor:
-    """Pictures of nothing (count, 3, size, size), floats in [0, 1]: plain cards, blends, soft blots and noise.
+def cutmix(images: Tensor, shares_BL: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Copies in which the first `count` pictures have a patch of another picture of the batch.
 
-    Half of them are grey.
+    The shares (B, labels) are mixed by the area of the patch. Source: Yun et al. 2019, "CutMix", eq. 1 and 2.
+    """
+    n, side = len(images), images.shape[-1]
+    mixed, mixed_shares_BL = images.clone(), shares_BL.clone()
+    others = torch.randperm(n, generator=generator)[:count].tolist()
+    for i, other in enumerate(others):
+        patch = round(side * float(torch.rand((), generator=generator)) ** 0.5)
+        top, left = torch.randint(side - patch + 1, (2,), generator=generator).tolist()
+        rows, columns = slice(top, top + patch), slice(left, left + patch)
+        mixed[i, :, rows, columns] = images[other, :, rows, columns]
+        area = (patch / side) ** 2
+        mixed_shares_BL[i] = (1 - area) * shares_BL[i] + area * shares_BL[other]
+    return mixed, mixed_shares_BL
+
+
+def nothing(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """Pictures of nothing (count, 3, size, size), floats in [0, 1]: plain cards, blends, soft blots, noise and words.
+
+    Half of those without words are grey.
     """
     pictures = []
     for _ in range(count):
-        n_cells = (1, 2, 5, size)[int(torch.randint(4, (), generator=generator))]
+        kind = int(torch.randint(5, (), generator=generator))
+        if kind == 4:
+            pictures.append(_words(size, generator))
+            continue
+        n_cells = (1, 2, 5, size)[kind]
         channels = (1, 3)[int(torch.randint(2, (), generator=generator))]
         cells = torch.rand(1, channels, n_cells, n_cells, generator=generator).expand(-1, 3, -1, -1)
         pictures.append(F.interpolate(cells, (size, size), mode="bilinear", align_corners=True))
     return torch.cat(pictures)
+
+
+def _words(size: int, generator: torch.Generator) -> Tensor:
+    """A card (1, 3, size, size) with a few lines of random letters, in two colours far enough apart to be read."""
+
+    def draw(n: int) -> int:
+        return int(torch.randint(n, (), generator=generator))
+
+    paper = tuple(draw(256) for _ in range(3)) if draw(2) else (255, 255, 255)
+    ink = (0, 0, 0) if sum(paper) > 3 * 127 else (255, 255, 255)
+    card = Image.new("RGB", (2 * size, 2 * size), paper)
+    font = ImageFont.load_default(size * (3 + draw(8)) / 10)
+    for line in range(1 + draw(4)):
+        text = "".join(LETTERS[draw(len(LETTERS))] for _ in range(1 + draw(9)))
+        place = draw(size) // 2, (line * size) // 2 + draw(size) // 4
+        ImageDraw.Draw(card).text(place, text, fill=ink, font=font)
+    return image_to_tensor(card, size)[None]
 
 
 def _view(images: Tensor, size: int, generator: torch.Generator) -> Tensor:

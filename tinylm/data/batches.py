@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tinylm.data.augment import augment, nothing
+from tinylm.data.augment import augment, cutmix, nothing
 from tinylm.data.flowers import FlowerData, caption
 from tinylm.tokenizer import Tokenizer
 
@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     ids: Tensor  # (B, T)
     targets: Tensor  # (B, T), `IGNORED` at padding
     images: Tensor | None = None  # (B, 3, size, size) float32 in [0, 1]
-    labels: Tensor | None = None  # (B,), with images
+    shares: Tensor | None = None  # (B, labels) with images: how much of each picture is a picture of which label
     weights: Tensor | None = None  # (B, T), how much each target counts; None where all count alike
 
     def to(self, device: torch.device) -> Batch:
@@ -159,6 +159,23 @@ class TextBatches:
             yield self._validation.batch(rows)
 
 
+@dataclass(frozen=True)
+class Views:
+    """How training pictures are shown."""
+
+    augmented: bool = True
+    balance: float = 0.0  # 0 shows every picture as often, 1 every label as often, between them a mixture
+    nothing_share: float = 0.0  # of each batch: pictures of no flower, which belong to all labels alike
+    mixed_share: float = 0.0  # of each batch: pictures with a patch of another one
+    sides: tuple[int, ...] = ()  # of the views, in equal parts of the run one after the other; () for the model's own
+
+
+def batches_an_epoch(n_pictures: int, batch_size: int) -> int:
+    """As `PictureBatches` has them: a single picture left over joins the batch before."""
+    whole, rest = divmod(n_pictures, batch_size)
+    return whole + (rest > 1) or 1
+
+
 class PictureBatches:
     """Pictures with the captions of their labels."""
 
@@ -170,26 +187,25 @@ class PictureBatches:
         max_seq_len: int,
         batch_size: int,
         seed: int,
-        augmented: bool = True,
-        balance: float = 0.0,
-        nothing_share: float = 0.0,
+        views: Views = Views(),
+        n_epochs: float | None = None,
+        others: Tensor | None = None,
     ) -> None:
-        """`balance` 0 shows every picture as often, 1 every label as often, between them a mixture.
+        """`n_epochs` is the length of the run, over which `views.sides` are spread; None takes the last of them.
 
-        `nothing_share` of each batch are pictures of nothing with labels drawn at random, so that the model learns to
-        be unsure of them.
+        `others` are stored pictures of other things than flowers; half of the pictures of no flower are taken from
+        them, the other half are pictures of nothing at all.
         """
         captions = [caption(label) for label in data.labels]
         self._data, self._captions = data, Lines.encode(captions, tokenizer, max_seq_len)
-        self._image_size, self._batch_size, self._seed, self._augmented = image_size, batch_size, seed, augmented
-        self._nothing_share = nothing_share
+        self._image_size, self._batch_size, self._seed = image_size, batch_size, seed
+        self._views, self._n_epochs, self._others = views, n_epochs, others
         counts = data.train_labels.bincount(minlength=len(data.labels)).double()
-        self._weights = counts.clamp(min=1).pow(-balance)[data.train_labels] if balance else None
+        self._weights = counts.clamp(min=1).pow(-views.balance)[data.train_labels] if views.balance else None
 
     def n_batches(self) -> int:
-        """Batches an epoch; a single picture left over joins the one before."""
-        whole, rest = divmod(len(self._data.train_labels), self._batch_size)
-        return whole + (rest > 1) or 1  # as `epoch` has them
+        """Batches an epoch."""
+        return batches_an_epoch(len(self._data.train_labels), self._batch_size)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """As many pictures as there are, drawn by weight or each once, newly augmented."""
@@ -204,27 +220,57 @@ class PictureBatches:
             self._batch_size > 1 < len(groups) and len(groups[-1]) == 1
         ):  # batch norm has nothing to compare a lone picture with
             groups[-2:] = [torch.cat(groups[-2:])]
+        side = self._side(epoch)
         for rows in groups:
-            stored = self._data.train_images[rows]
-            size = self._image_size
-            images = augment(stored, size, generator) if self._augmented else resized(stored, size)
-            labels = self._data.train_labels[rows]
-            n_nothing = round(self._nothing_share * len(rows))
-            if n_nothing:
-                images[:n_nothing] = nothing(n_nothing, size, generator)
-                drawn = torch.randint(len(self._data.labels), (n_nothing,), generator=generator)
-                labels = torch.cat([drawn, labels[n_nothing:]])
-            yield self._batch(images, labels)
+            yield self._shown(rows, side, generator)
 
     def validation(self) -> Iterator[Batch]:
         """The held-out pictures as they are."""
         pairs = zip(self._data.validation_images.split(256), self._data.validation_labels.split(256), strict=True)
         for images, labels in pairs:
-            yield self._batch(resized(images, self._image_size), labels)
+            yield self._batch(resized(images, self._image_size), self._only(labels))
 
-    def _batch(self, images: Tensor, labels: Tensor) -> Batch:
+    def _side(self, epoch: int) -> int:
+        sides = self._views.sides or (self._image_size,)
+        if self._n_epochs is None:
+            return sides[-1]
+        return sides[min(int(epoch / self._n_epochs * len(sides)), len(sides) - 1)]
+
+    def _shown(self, rows: Tensor, side: int, generator: torch.Generator) -> Batch:
+        views, stored = self._views, self._data.train_images[rows]
+        images = self._view(stored, side, generator)
+        shares_BL = self._only(self._data.train_labels[rows])
+        n_mixed = round(views.mixed_share * len(rows))
+        if n_mixed:
+            images, shares_BL = cutmix(images, shares_BL, n_mixed, generator)
+        n_nothing = round(views.nothing_share * len(rows))
+        if n_nothing:
+            images[-n_nothing:] = self._no_flowers(n_nothing, side, generator)
+            shares_BL[-n_nothing:] = 1 / shares_BL.shape[1]
+        return self._batch(images, shares_BL, generator)
+
+    def _view(self, stored: Tensor, side: int, generator: torch.Generator) -> Tensor:
+        return augment(stored, side, generator) if self._views.augmented else resized(stored, side)
+
+    def _no_flowers(self, count: int, side: int, generator: torch.Generator) -> Tensor:
+        if self._others is None:
+            return nothing(count, side, generator)
+        n_others = math.ceil(count / 2)
+        rows = torch.randint(len(self._others), (n_others,), generator=generator)
+        others = self._view(self._others[rows], side, generator)
+        return torch.cat([others, nothing(count - n_others, side, generator)]) if count > n_others else others
+
+    def _only(self, labels: Tensor) -> Tensor:
+        """The shares of pictures that show one label each."""
+        return F.one_hot(labels, len(self._data.labels)).float()
+
+    def _batch(self, images: Tensor, shares_BL: Tensor, generator: torch.Generator | None = None) -> Batch:
+        """Each picture gets the caption of one label, drawn by its shares."""
+        labels = shares_BL.argmax(dim=1)
+        if generator is not None:
+            labels = torch.multinomial(shares_BL, 1, generator=generator).squeeze(1)
         text = self._captions.batch(labels)
-        return Batch(text.ids, text.targets, images, labels)
+        return Batch(text.ids, text.targets, images, shares_BL)
 
 
 def resized(images: Tensor, size: int) -> Tensor:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL.Image import Image
@@ -28,6 +28,11 @@ DRAWN_PER_KIND, DRAWN_HELD_OUT = 200, 10
 # Seeds of the drawings, apart from each other: training takes 0 and up, the others start here.
 VALIDATION_SEED = 1_000_000
 EXAMPLE_SEED = 2_000_000
+
+# What data sets call their parts, and what systems leave in every folder.
+_TRAINING_PARTS = ("train", "training")
+_PARTS = (*_TRAINING_PARTS, "test", "testing", "val", "valid", "validation", "dev", "eval")
+_SYSTEM_FILES = ("thumbs.db", "desktop.ini")
 
 
 def caption(label: str) -> str:
@@ -53,18 +58,19 @@ Picture = tuple[Tensor, str]  # (3, stored, stored) uint8, and its label
 def load_flowers(
     sources: Iterable[str], stored_size: int, seed: int = 0, warn: Callable[[str], None] = print
 ) -> FlowerData:
-    """Pictures of all `sources`: `hub` or `hub:ID`, `drawn`, or a folder with one folder of pictures a label.
+    """Pictures of all `sources`: `hub` or `hub:ID`, `drawn` or `drawn:N` (N of each kind), or a folder of labels.
 
     Validation takes the test pictures that a data set on the Hub has, fresh drawings, or else a tenth of each label's
-    pictures. A folder with a folder `train` in it is read from there. Files that can't
-    be read are named through `warn` and passed over. Raises ValueError if nothing can be trained on.
+    pictures. Of a folder with parts, the one called `train` is read. Files that can't be read or lie in no label's
+    folder, and labels without pictures, are named through `warn` and passed over. Raises ValueError if nothing can be
+    trained on.
     """
     sources = list(sources)
     train: list[Picture] = []
     validation: list[Picture] = []
     for source in sources:
-        if source == "drawn":
-            drawn_train, drawn_validation = _drawn(stored_size)
+        if source.partition(":")[0] == "drawn":
+            drawn_train, drawn_validation = _drawn(source, stored_size)
             train += drawn_train
             validation += drawn_validation
             continue
@@ -86,13 +92,29 @@ def load_flowers(
     return FlowerData(" ".join(sources), labels, *_stack(train, index), *_stack(validation, index))
 
 
-def read_pictures(folder: str, size: int, warn: Callable[[str], None] = print) -> tuple[Tensor, list[str]]:
-    """All pictures of a folder with one folder a label, as uint8 (n, 3, size, size), and the label of each.
+class LabelledPictures(NamedTuple):
+    """Square pictures as uint8 (n, 3, stored, stored), and for each the index of its label (n,)."""
 
-    Raises ValueError if there are none.
+    images: Tensor
+    label_ids: Tensor
+
+
+def read_pictures(
+    folder: str, size: int, labels: Sequence[str], warn: Callable[[str], None] = print
+) -> LabelledPictures:
+    """All pictures of a folder with one folder a label, for a model that knows `labels`.
+
+    Pictures of other labels are passed over, and `warn` told. Raises ValueError if none is left.
     """
+    index = {label: i for i, label in enumerate(labels)}
     pictures = _folder_pictures(folder, size, warn)
-    return torch.stack([image for image, _ in pictures]), [label for _, label in pictures]
+    unknown = Counter(label for _, label in pictures if label not in index)
+    if unknown:
+        warn(f"passed over {unknown.total()} picture(s) of labels that the model doesn't know: {', '.join(unknown)}")
+    known = [(image, label) for image, label in pictures if label in index]
+    if not known:
+        raise ValueError(f"no picture in {folder} has a label that the model knows")
+    return LabelledPictures(*_stack(known, index))
 
 
 def clean_label(name: str) -> str:
@@ -104,12 +126,16 @@ def _is_hub(source: str) -> bool:
     return source == "hub" or source.startswith("hub:")
 
 
-def _drawn(size: int) -> tuple[list[Picture], list[Picture]]:
+def _drawn(source: str, size: int) -> tuple[list[Picture], list[Picture]]:
+    number = source.partition(":")[2] or str(DRAWN_PER_KIND)
+    if not number.isdecimal() or not 0 < int(number) < VALIDATION_SEED:
+        raise ValueError(f"{source}: expected a number of drawings of each kind, such as drawn:50")
+
     def draw(first_seed: int, count: int) -> list[Picture]:
         wanted = [(kind, first_seed + i) for kind in painter.KINDS for i in range(count)]
         return [(_shrink(painter.paint(kind, n), size), kind) for kind, n in _bar(wanted, "drawing flowers")]
 
-    return draw(0, DRAWN_PER_KIND), draw(VALIDATION_SEED, DRAWN_HELD_OUT)
+    return draw(0, int(number)), draw(VALIDATION_SEED, DRAWN_HELD_OUT)
 
 
 def _hub_pictures(source: str, size: int) -> tuple[list[Picture], list[Picture]]:
@@ -134,37 +160,98 @@ def _hub_pictures(source: str, size: int) -> tuple[list[Picture], list[Picture]]
 
 
 def _folder_pictures(folder: str, size: int, warn: Callable[[str], None]) -> list[Picture]:
+    """Each picture with the name of the folder directly below `folder`, or below its training part, that it is in."""
     if not Path(folder).is_dir():
         raise ValueError(f"there is no folder {folder!r}; --flowers takes hub, drawn, or a folder of labelled pictures")
+    root = _folder_of_labels(Path(folder), warn)
+    visible = [path for path in sorted(root.rglob("*")) if _is_visible(path.relative_to(root))]
+    listed = _listed(root, visible)
+    # Not the name of the innermost folder, as the loader would have it: it makes labels of rose/2024/1.jpg and of the
+    # pictures beside the labels' folders.
+    within = [path for path in listed if len(path.relative_to(root).parts) > 1]
+    if not within:
+        raise ValueError(
+            f"{folder} holds no labelled pictures; it needs one folder a label, such as {folder}/tulip/1.jpg"
+        )
+    beside = [path for path in listed if path.parent == root]
+    deeper = [path for path in within if len(path.relative_to(root).parts) > 2]
+    left = set(listed)
+    unreadable = [
+        path for path in visible if path.is_file() and path not in left and path.name.lower() not in _SYSTEM_FILES
+    ]
+    pictures = []
+    for path in _bar(within, f"reading {folder}"):
+        name = path.relative_to(root).parts[0]
+        try:
+            pictures.append((_shrink(load_image(path), size), clean_label(name) or name))
+        except ValueError:
+            unreadable.append(path)
+    if unreadable:
+        warn(f"passed over {len(unreadable)} file(s) that can't be read: {_named(unreadable, root)}")
+    if beside:
+        warn(f"passed over {len(beside)} picture(s) that are in no label's folder: {_named(beside, root)}")
+    if deeper:
+        warn(f"{len(deeper)} picture(s) in deeper folders got the outermost folder's label: {_named(deeper, root)}")
+    if not pictures:
+        raise ValueError(f"no picture in {folder} can be read")
+    found = {label for _, label in pictures}
+    empty = [path for path in visible if path.is_dir() and path.parent == root and clean_label(path.name) not in found]
+    if empty:
+        warn(f"no readable picture in {_named(empty, root)}; left out of the labels")
+    return pictures
+
+
+def _folder_of_labels(folder: Path, warn: Callable[[str], None]) -> Path:
+    """The folder itself, or its training part. Raises ValueError if it has parts and none of them is for training."""
+    inner = [path for path in sorted(folder.iterdir()) if path.is_dir() and _is_visible(Path(path.name))]
+    # A part of a data set has folders in it; a label of that name has pictures.
+    parts = [path for path in inner if path.name.lower() in _PARTS and any(below.is_dir() for below in path.iterdir())]
+    if not parts:
+        return folder
+    training = [path for path in parts if path.name.lower() in _TRAINING_PARTS]
+    if not training:
+        raise ValueError(
+            f"{folder} holds {_named(parts, folder)} and no part called train; "
+            "give the folder that has one folder a label in it"
+        )
+    others = [path for path in inner if path not in parts]
+    if others:
+        warn(f"read {training[0]} alone; passed over {_named(others, folder)} beside it")
+    return training[0]
+
+
+def _listed(root: Path, visible: list[Path]) -> list[Path]:
+    """The pictures that `datasets` finds below a folder. Raises ValueError where it can't read it."""
     import datasets
 
     datasets.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
-    # Named as one split: left to itself the loader reads splits out of file names such as train_1.jpg.
-    root = Path(folder) / "train" if (Path(folder) / "train").is_dir() else Path(folder)
+    from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
+
+    endings = sorted({path.suffix for path in visible if path.suffix.lower() in ImageFolder.EXTENSIONS})
+    if not endings:
+        return []
+    # Named as one split: left to itself the loader reads splits out of file names such as train_1.jpg. And by their
+    # endings: it would open archives too.
+    files = {"train": [os.path.join(glob.escape(str(root)), "**", "*" + ending) for ending in endings]}
     try:
-        files = {"train": os.path.join(root, "**")}
-        rows: Any = datasets.load_dataset("imagefolder", data_files=files, drop_labels=False)["train"]
-        if "label" not in rows.features or not any(path.is_dir() for path in root.iterdir()):
-            raise ValueError("no labels")
-    except Exception:  # the loader raises errors of many kinds on folders it can't use
+        rows: Any = datasets.load_dataset("imagefolder", data_files=files, drop_labels=True)
+        stored = rows["train"].cast_column("image", datasets.Image(decode=False))["image"]
+    except Exception as error:  # it raises errors of many kinds on folders it can't use
         raise ValueError(
-            f"{folder} holds no labelled pictures; it needs one folder a label, such as {folder}/tulip/1.jpg"
+            f"datasets can't read {root}: {(str(error).splitlines() or [type(error).__name__])[0]}"
         ) from None
-    names = rows.features["label"].names
-    pictures, unreadable = [], []
-    for row in _bar(rows.cast_column("image", datasets.Image(decode=False)), f"reading {folder}"):
-        stored = row["image"]
-        try:
-            source = stored["path"] if stored["bytes"] is None else BytesIO(stored["bytes"])
-            pictures.append((_shrink(load_image(source), size), clean_label(names[row["label"]])))
-        except ValueError:
-            unreadable.append(stored["path"])
-    if unreadable:
-        warn(f"passed over {len(unreadable)} file(s) that can't be read: {', '.join(map(str, unreadable[:5]))}")
-    if not pictures:
-        raise ValueError(f"no picture in {folder} can be read")
-    return pictures
+    paths = {os.path.abspath(row["path"]) for row in stored}
+    return [path for path in visible if os.path.abspath(path) in paths]
+
+
+def _is_visible(path: Path) -> bool:
+    return not any(part.startswith((".", "__")) for part in path.parts)
+
+
+def _named(paths: list[Path], root: Path) -> str:
+    """The first five, as seen from `root`."""
+    return ", ".join(str(path.relative_to(root)) for path in paths[:5]) + (", ..." if len(paths) > 5 else "")
 
 
 def _split(pictures: list[Picture], seed: int) -> tuple[list[Picture], list[Picture]]:

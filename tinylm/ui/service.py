@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tinylm.captioner import MAX_CAPTION_TOKENS, Captioner
 from tinylm.checkpoint import Run, unknown_words
 from tinylm.data.flowers import CAPTION_PROMPT, caption
-from tinylm.evaluation import MAX_CAPTION_TOKENS, score_captions
 from tinylm.generate import Step, stream
 from tinylm.moe import Routing, load_balancing_loss
 from tinylm.tokenizer import EOS, Tokenizer
@@ -108,30 +108,33 @@ class Service:
         with self.slots.take() as deadline:
             run = self.runs.get(VISION)
             tokenizer, vision = run.tokenizer, run.model.config.vision
-            labels, threshold = run.info.get("labels"), run.info.get("flower_threshold")
-            if vision is None or not labels or threshold is None:
-                raise Refused("The vision model's metrics.json names no labels or no flower_threshold.")
+            try:
+                captioner = Captioner.of(run)
+            except ValueError as error:
+                raise Refused(f"The vision folder can't caption: {_first_line(error)}.") from None
+            assert vision is not None
             try:
                 picture = load_image(image)
             except ValueError as error:
                 raise Refused(_first_line(error)) from None
             pixels = image_to_tensor(picture, vision.image_size)
             images = pixels[None]
-            scores = score_captions(run.model, tokenizer, images, labels)
-            score = scores[0][1]
+            logprobs_BL = captioner.logprobs(captioner.slots(images))
+            scores = captioner.in_order(logprobs_BL[0])
+            score = float(captioner.flower_scores(logprobs_BL))
             result: dict[str, Any] = {
                 "caption": CAPTION_PROMPT,
                 "label": None,
                 "probability": None,
                 "labels": [[label, round(probability, 6)] for label, probability in scores],
-                "is_flower": score >= threshold,
+                "is_flower": score >= captioner.flower_threshold,
                 "flower_score": round(score, 6),
             }
             page: dict[str, Any] = {
                 "pixels": pixels.permute(1, 2, 0).mul(255).round().int().flatten().tolist(),
                 "size": vision.image_size,
-                "threshold": threshold,
-                "n_labels": len(labels),
+                "threshold": captioner.flower_threshold,
+                "n_labels": len(captioner.labels),
                 "n_shown": N_LABELS,
                 "n_slots": vision.n_slots,
             }
@@ -146,7 +149,7 @@ class Service:
                     break  # without <eos> the model never stops by itself
                 if pace.due():
                     yield Update(dict(result), page)
-            named = {caption(label): label for label in labels}
+            named = {caption(label): label for label in captioner.labels}
             result["label"] = named.get(result["caption"], scores[0][0])
             result["probability"] = _probability(logprob)
             yield Update(result, page)
