@@ -785,6 +785,18 @@ def test_half_of_the_pictures_of_no_flower_are_of_other_things_where_there_are_s
     assert seen == set(range(249, 256))
 
 
+def test_captions_are_those_of_every_so_many_th_picture(caption_tokenizer):
+    data = flat_flowers()
+    source = picture_batches(data, caption_tokenizer, batch_size=6, caption_every=2)
+    for batch in source.epoch(0):
+        assert len(batch.images) == len(batch.shares) and len(batch.ids) == math.ceil(len(batch.images) / 2)
+        for image, row in zip(batch.images[::2], examples(batch), strict=True):
+            label = data.labels[round(float(image.mean()) * 255) // 60]
+            assert row == pairs(ended(caption_tokenizer, caption(label)))
+    (whole,) = source.validation()
+    assert len(whole.ids) == len(whole.images)
+
+
 def test_views_grow_over_the_run_and_end_at_the_last_side(caption_tokenizer):
     source = picture_batches(flat_flowers(), caption_tokenizer, sides=(4, 6, 8), n_epochs=6.0)
     assert [next(source.epoch(epoch)).images.shape[-1] for epoch in range(8)] == [4, 4, 6, 6, 8, 8, 8, 8]

@@ -42,8 +42,18 @@ class LabelHead(nn.Module):
         return self.weight * F.cross_entropy(self.w(features), shares_BL, label_smoothing=self.smoothing)
 
 
-def training_loss(model: TinyLM, batch: Batch, label_head: LabelHead | None = None, bf16_trunk: bool = False) -> Loss:
-    """The losses of one batch; `bf16_trunk` computes the image trunk in bfloat16."""
+def training_loss(
+    model: TinyLM,
+    batch: Batch,
+    label_head: LabelHead | None = None,
+    caption_every: int = 1,
+    bf16_trunk: bool = False,
+) -> Loss:
+    """The losses of one batch.
+
+    Of its pictures the first and every `caption_every`-th after it have captions, in order; the label head reads all.
+    `bf16_trunk` computes the image trunk in bfloat16.
+    """
     if batch.images is None:
         return _text_loss(model, batch, model(batch.ids))
     assert model.encoder is not None
@@ -51,7 +61,8 @@ def training_loss(model: TinyLM, batch: Batch, label_head: LabelHead | None = No
     with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=bf16_trunk):
         features = model.encoder.trunk(batch.images)
     features = features.float()
-    loss = _text_loss(model, batch, model(batch.ids, slots=model.encoder.fill_slots(features)))
+    slots_BSD = model.encoder.fill_slots(features[::caption_every])
+    loss = _text_loss(model, batch, model(batch.ids, slots=slots_BSD))
     if label_head is not None:
         assert batch.shares is not None
         loss = loss._replace(total=loss.total + label_head.loss(features, batch.shares))

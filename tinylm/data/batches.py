@@ -28,8 +28,8 @@ class Batch(NamedTuple):
 
     ids: Tensor  # (B, T)
     targets: Tensor  # (B, T), `IGNORED` at padding
-    images: Tensor | None = None  # (B, 3, size, size) float32 in [0, 1]
-    shares: Tensor | None = None  # (B, labels) with images: how much of each picture is a picture of which label
+    images: Tensor | None = None  # (B, 3, size, size) float32 in [0, 1]; more than B where some have no caption
+    shares: Tensor | None = None  # (images, labels): how much of each picture is a picture of which label
     weights: Tensor | None = None  # (B, T), how much each target counts; None where all count alike
 
     def to(self, device: torch.device) -> Batch:
@@ -167,6 +167,7 @@ class Views:
     balance: float = 0.0  # 0 shows every picture as often, 1 every label as often, between them a mixture
     nothing_share: float = 0.0  # of each batch: pictures of no flower, which belong to all labels alike
     mixed_share: float = 0.0  # of each batch: pictures with a patch of another one
+    caption_every: int = 1  # captions for each, every second, ... picture of a batch; labels for all
     sides: tuple[int, ...] = ()  # of the views, in equal parts of the run one after the other; () for the model's own
 
 
@@ -265,10 +266,12 @@ class PictureBatches:
         return F.one_hot(labels, len(self._data.labels)).float()
 
     def _batch(self, images: Tensor, shares_BL: Tensor, generator: torch.Generator | None = None) -> Batch:
-        """Each picture gets the caption of one label, drawn by its shares."""
-        labels = shares_BL.argmax(dim=1)
-        if generator is not None:
-            labels = torch.multinomial(shares_BL, 1, generator=generator).squeeze(1)
+        """Pictures get the caption of one label each, in training drawn by its shares."""
+        if generator is None:
+            labels = shares_BL.argmax(dim=1)
+        else:
+            captioned_BL = shares_BL[:: self._views.caption_every]
+            labels = torch.multinomial(captioned_BL, 1, generator=generator).squeeze(1)
         text = self._captions.batch(labels)
         return Batch(text.ids, text.targets, images, shares_BL)
 
