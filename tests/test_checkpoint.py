@@ -250,6 +250,13 @@ def test_a_config_of_another_encoder_is_refused_without_building_it(tmp_path, ch
     assert "model.safetensors" in message
 
 
+@pytest.mark.parametrize("changes", [{"n_blocks": [10**9]}, {"n_blocks": [2]}, {"channels": [5] * 10**5}])
+def test_a_config_of_another_trunk_is_refused_without_building_it(tmp_path, changes):
+    tinylm.save(tmp_path, lively(tiny_config("vision")), tokenizer_of(VOCAB_SIZE), INFO)
+    change_config(tmp_path, **{f"vision__{key}": value for key, value in changes.items()})
+    assert "model.safetensors" in broken(tmp_path)
+
+
 def test_a_config_of_another_variant_is_refused(text_folder):
     change_config(text_folder, moe={"n_experts": 3, "top_k": 2, "load_balancing_coef": 0.01})
     assert "model.safetensors" in broken(text_folder)

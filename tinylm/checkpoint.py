@@ -99,10 +99,13 @@ def _read_metrics(path: Path) -> dict[str, Any]:
 def _load_model(path: Path, config: ModelConfig) -> TinyLM:
     with safe_open(path, framework="pt") as header:
         found = {name: tuple(header.get_slice(name).get_shape()) for name in header.keys()}  # noqa: SIM118
-    # Even on the meta device every layer, expert and slot costs a module; a config from anywhere may ask for billions.
+    # Even on the meta device every layer, expert, slot and block of the image trunk costs a module; a config from
+    # anywhere may ask for billions.
     n_experts = config.moe.n_experts if config.moe else 1
-    if config.n_layers * n_experts + config.n_slots > len(found):
+    n_blocks = sum(config.vision.n_blocks) if config.vision and config.vision.encoder == "conv" else 0
+    if config.n_layers * n_experts + config.n_slots + n_blocks > len(found):
         told = f"{config.n_layers} layers, {n_experts} experts in each and {config.n_slots} image slots"
+        told += f", {n_blocks} image blocks" if n_blocks else ""
         raise ValueError(f"it holds {len(found)} tensors, too few for the {told} of {CONFIG}")
     try:
         with torch.device("meta"):

@@ -134,6 +134,7 @@ class Service:
                 "pixels": pixels.permute(1, 2, 0).mul(255).round().int().flatten().tolist(),
                 "size": vision.image_size,
                 "threshold": captioner.flower_threshold,
+                "temperature": captioner.temperature,
                 "n_labels": len(captioner.labels),
                 "n_shown": N_LABELS,
                 "n_slots": vision.n_slots,

@@ -38,7 +38,7 @@ function draw(value, state) {
     ? `This looks like a flower the model knows: its likeliest name gets ${score}, and ${bar} is enough.`
     : `This doesn't look like a flower the model knows: its likeliest name gets only ${score}, and ${bar} would be needed. The caption is a guess.`;
   verdict.dataset.flower = result.is_flower;
-  find(".tl-hint").textContent = `The caption of each of ${page.n_labels} names, scored by the model for this picture; the shares sum to 100 % over all of them.`;
+  find(".tl-hint").textContent = `The caption of each of ${page.n_labels} names, scored by the model for this picture, at a temperature of ${page.temperature.toFixed(2)} fitted on held-out pictures; the shares sum to 100 % over all of them.`;
   T.bars(find(".tl-labels"), result.labels.slice(0, page.n_shown).map(([label, p]) => ({ label, value: p, chosen: label === result.label })));
 }
 
