@@ -740,33 +740,33 @@ def test_a_hub_out_of_reach_names_the_ways_without_it(monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_a_mixed_picture_belongs_to_two_labels_by_area_and_says_one_of_them():
+def test_a_mixed_picture_belongs_to_two_labels_by_area_and_has_no_caption():
     labels = ("iris", "rose")
     stored = torch.zeros(60, 3, 10, 10, dtype=torch.uint8)
     stored[30:] = 255
     ids = torch.tensor([0] * 30 + [1] * 30)
     data = FlowerData("test", labels, stored, ids, stored[:1], ids[:1])
     tokenizer = Tokenizer.train([caption(label) for label in labels])
-    said = {(a, b): 0 for a in (True, False) for b in labels}
     n_two = 0
     for epoch in range(20):
-        for batch in PictureBatches(data, tokenizer, 10, 32, 20, 0, Views(augmented=False, mixed_share=0.5)).epoch(
-            epoch
-        ):
+        views = Views(augmented=False, mixed_share=0.5)
+        for batch in PictureBatches(data, tokenizer, 10, 32, 20, 0, views).epoch(epoch):
             white = batch.images.mean(dim=(1, 2, 3))
             torch.testing.assert_close(batch.shares, torch.stack([1 - white, white], dim=1))
             two = (white > 0) & (white < 1)
             assert not bool(two[10:].any())
             n_two += int(two.sum())
-            for row, is_two, share in zip(batch.targets, two.tolist(), white.tolist(), strict=True):
+            assert len(batch.ids) == 10
+            for row, share in zip(batch.targets, white[10:].tolist(), strict=True):
                 text = tokenizer.decode([*tokenizer.encode(caption("iris"))[:1], *row[row != IGNORED].tolist()])
-                label = next(label for label in labels if text == caption(label))
-                if not is_two:
-                    assert label == labels[round(share)]
-                else:
-                    said[share > 0.5, label] += 1
+                assert text == caption(labels[round(share)])
     assert n_two > 100
-    assert said[True, "rose"] > said[True, "iris"] > 0 and said[False, "iris"] > said[False, "rose"] > 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_at_least_one_picture_of_a_batch_has_a_caption(caption_tokenizer, n):
+    source = picture_batches(flat_flowers((n, n, n)), caption_tokenizer, batch_size=n, mixed_share=1.0)
+    assert all(len(batch.ids) >= 1 for batch in source.epoch(0))
 
 
 def test_half_of_the_pictures_of_no_flower_are_of_other_things_where_there_are_some(caption_tokenizer):
@@ -783,18 +783,6 @@ def test_half_of_the_pictures_of_no_flower_are_of_other_things_where_there_are_s
             assert int(flat[14:17].sum()) == 3 and int(flat[17:].sum()) < 2
             seen |= {round(float(shade) * 255) for shade in shades[14:17, 0]}
     assert seen == set(range(249, 256))
-
-
-def test_captions_are_those_of_every_so_many_th_picture(caption_tokenizer):
-    data = flat_flowers()
-    source = picture_batches(data, caption_tokenizer, batch_size=6, caption_every=2)
-    for batch in source.epoch(0):
-        assert len(batch.images) == len(batch.shares) and len(batch.ids) == math.ceil(len(batch.images) / 2)
-        for image, row in zip(batch.images[::2], examples(batch), strict=True):
-            label = data.labels[round(float(image.mean()) * 255) // 60]
-            assert row == pairs(ended(caption_tokenizer, caption(label)))
-    (whole,) = source.validation()
-    assert len(whole.ids) == len(whole.images)
 
 
 def test_views_grow_over_the_run_and_end_at_the_last_side(caption_tokenizer):

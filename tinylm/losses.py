@@ -46,13 +46,11 @@ def training_loss(
     model: TinyLM,
     batch: Batch,
     label_head: LabelHead | None = None,
-    caption_every: int = 1,
     bf16_trunk: bool = False,
 ) -> Loss:
-    """The losses of one batch.
+    """The losses of one batch; `bf16_trunk` computes the image trunk in bfloat16.
 
-    Of its pictures the first and every `caption_every`-th after it have captions, in order; the label head reads all.
-    `bf16_trunk` computes the image trunk in bfloat16.
+    The captions are those of the last pictures, where there are more of these; the label head reads all.
     """
     if batch.images is None:
         return _text_loss(model, batch, model(batch.ids))
@@ -61,7 +59,7 @@ def training_loss(
     with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=bf16_trunk):
         features = model.encoder.trunk(batch.images)
     features = features.float()
-    slots_BSD = model.encoder.fill_slots(features[::caption_every])
+    slots_BSD = model.encoder.fill_slots(features[-len(batch.ids) :])
     loss = _text_loss(model, batch, model(batch.ids, slots=slots_BSD))
     if label_head is not None:
         assert batch.shares is not None

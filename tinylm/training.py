@@ -79,9 +79,8 @@ class Recipe:
     augmented: bool = True
     balance: float = 0.5  # 0 shows every picture as often, 1 every label
     nothing_share: float = 0.05  # pictures of nothing with labels at random, so that a blank card gets no sure name
-    mixed_share: float = 0.25  # pictures with a patch of another one
+    mixed_share: float = 0.25  # pictures with a patch of another one, for the trunk's own labels; without a caption
     view_sizes: tuple[float, ...] = (1.0,)  # shares of the model's own, over the run: small pictures cost less
-    caption_every: int = 1  # read the captions of every second, third, ... picture; the label of each is learned
     label_loss: float = 1.0  # weight of naming the label straight from the image trunk; training only
     label_smoothing: float = 0.1  # share of each right label that is spread over all, in the trunk's loss
 
@@ -125,9 +124,8 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             rest_rate=0.35,
             max_seq_len=32,
             balance=0.25,
-            nothing_share=0.15,
+            nothing_share=0.1,
             mixed_share=0.5,
-            caption_every=2,
             view_sizes=(0.625, 0.75, 0.875, 1.0),
         ),
     },
@@ -315,7 +313,6 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
                 recipe.balance,
                 recipe.nothing_share,
                 recipe.mixed_share,
-                recipe.caption_every,
                 sides,
             ),
             None if plan.minutes is not None else run_epochs(recipe, len(flowers.train_labels)),
@@ -451,7 +448,7 @@ def _loop(
             n_tokens = batch.n_tokens
             batch = batch.to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                loss, nats = training_loss(model, batch, task.label_head, recipe.caption_every, bf16_trunk)
+                loss, nats = training_loss(model, batch, task.label_head, bf16_trunk)
             for parameter in parameters:
                 parameter.grad = None
             loss.backward()

@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 
     ids: Tensor  # (B, T)
     targets: Tensor  # (B, T), `IGNORED` at padding
-    images: Tensor | None = None  # (B, 3, size, size) float32 in [0, 1]; more than B where some have no caption
+    images: Tensor | None = None  # (B, 3, size, size) float32 in [0, 1]; the last B of them have captions
     shares: Tensor | None = None  # (images, labels): how much of each picture is a picture of which label
     weights: Tensor | None = None  # (B, T), how much each target counts; None where all count alike
 
@@ -166,8 +166,7 @@ class Views:
     augmented: bool = True
     balance: float = 0.0  # 0 shows every picture as often, 1 every label as often, between them a mixture
     nothing_share: float = 0.0  # of each batch: pictures of no flower, which belong to all labels alike
-    mixed_share: float = 0.0  # of each batch: pictures with a patch of another one
-    caption_every: int = 1  # captions for each, every second, ... picture of a batch; labels for all
+    mixed_share: float = 0.0  # of each batch: pictures with a patch of another one, without a caption
     sides: tuple[int, ...] = ()  # of the views, in equal parts of the run one after the other; () for the model's own
 
 
@@ -241,14 +240,14 @@ class PictureBatches:
         views, stored = self._views, self._data.train_images[rows]
         images = self._view(stored, side, generator)
         shares_BL = self._only(self._data.train_labels[rows])
-        n_mixed = round(views.mixed_share * len(rows))
+        n_mixed = min(round(views.mixed_share * len(rows)), len(rows) - 1)  # at least one has a caption
         if n_mixed:
             images, shares_BL = cutmix(images, shares_BL, n_mixed, generator)
         n_nothing = round(views.nothing_share * len(rows))
         if n_nothing:
             images[-n_nothing:] = self._no_flowers(n_nothing, side, generator)
             shares_BL[-n_nothing:] = 1 / shares_BL.shape[1]
-        return self._batch(images, shares_BL, generator)
+        return self._batch(images, shares_BL, n_mixed, generator)
 
     def _view(self, stored: Tensor, side: int, generator: torch.Generator) -> Tensor:
         return augment(stored, side, generator) if self._views.augmented else resized(stored, side)
@@ -265,12 +264,13 @@ class PictureBatches:
         """The shares of pictures that show one label each."""
         return F.one_hot(labels, len(self._data.labels)).float()
 
-    def _batch(self, images: Tensor, shares_BL: Tensor, generator: torch.Generator | None = None) -> Batch:
-        """Pictures get the caption of one label each, in training drawn by its shares."""
-        if generator is None:
-            labels = shares_BL.argmax(dim=1)
-        else:
-            captioned_BL = shares_BL[:: self._views.caption_every]
+    def _batch(
+        self, images: Tensor, shares_BL: Tensor, n_mixed: int = 0, generator: torch.Generator | None = None
+    ) -> Batch:
+        """Each picture that shows one label or none gets a caption; without any label it is drawn."""
+        captioned_BL = shares_BL[n_mixed:]
+        labels = captioned_BL.argmax(dim=1)
+        if generator is not None:
             labels = torch.multinomial(captioned_BL, 1, generator=generator).squeeze(1)
         text = self._captions.batch(labels)
         return Batch(text.ids, text.targets, images, shares_BL)
