@@ -24,7 +24,7 @@ from tinylm.vision import image_to_tensor, load_image
 CAPTION_PROMPT = "This flower is obviously"
 HUB_ID = "nroggendorff/flowers"
 VALIDATION_SHARE = 0.1
-DRAWN_PER_KIND, DRAWN_HELD_OUT = 200, 10
+DRAWN_PER_KIND, DRAWN_HELD_OUT = 120, 10
 # Seeds of the drawings, apart from each other: training takes 0 and up, the others start here.
 VALIDATION_SEED = 1_000_000
 EXAMPLE_SEED = 2_000_000
