@@ -120,6 +120,9 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             batch_size=128,
             learning_rate=6e-3,
             min_steps=700,
+            # All that captions can be cut into: labels then differ from their first token on, and the greedy caption is
+            # that of the likeliest label where the model is torn between many.
+            vocab_size=2500,
             optimizer="muon",
             rest_rate=0.35,
             max_seq_len=32,
