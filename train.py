@@ -51,7 +51,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="pictures to learn, one source or several: from the Hugging Face Hub, drawn by tinylm (N of each "
         "kind), or a folder with one folder of pictures a label (default: hub)",
     )
-    not_flowers = "pictures of other things, to be told from flowers; those in DIR/test are for the report alone"
+    not_flowers = (
+        "pictures of other things, to be told from flowers; those in DIR/test are for the report alone "
+        "(default: a folder not_flowers beside the flowers, if there is one)"
+    )
     parser.add_argument("--not-flowers", metavar="DIR", help=not_flowers)
     test_flowers = "labelled pictures for the report alone, beside the tenth of the pictures that is always set aside"
     parser.add_argument("--test-flowers", metavar="DIR", help=test_flowers)

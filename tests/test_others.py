@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tinylm.data.others import load_others
+from tinylm.data.others import load_others, others_beside
 
 
 def shades_of(images):
@@ -55,3 +55,13 @@ def test_a_folder_without_enough_pictures_is_refused_by_name(tmp_path):
     Image.new("RGB", (4, 4)).save(tmp_path / "one.png")
     with pytest.raises(ValueError, match=r"1 picture\(s\) to train on"):
         load_others(str(tmp_path), 8)
+
+
+def test_a_folder_of_other_things_beside_the_flowers_is_found(tmp_path, monkeypatch):
+    for name in ("data/flowers/train/rose", "data/not_flowers", "plain/rose", "deep/a/b/c"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "plain")
+    for source in ("../data/flowers", "../data/flowers/train", str(tmp_path / "data" / "flowers" / "train")):
+        assert others_beside(["drawn", source]) == "../data/not_flowers"
+    for source in ("rose", "../deep/a/b/c", "drawn", "hub", "nowhere"):
+        assert others_beside([source]) is None

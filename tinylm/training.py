@@ -28,7 +28,7 @@ from tinylm.config import ModelConfig, MoEConfig, VisionConfig, preset
 from tinylm.data.batches import Batch, BatchSource, Lines, PictureBatches, TextBatches, Views, batches_an_epoch, resized
 from tinylm.data.flowers import FlowerData, LabelledPictures, caption, load_flowers, read_pictures
 from tinylm.data.knowledge import Probe
-from tinylm.data.others import OtherPictures, load_others
+from tinylm.data.others import OtherPictures, load_others, others_beside
 from tinylm.data.text import BUILT_IN, TextCorpus, load_corpus
 from tinylm.experts import expert_preferences
 from tinylm.losses import LabelHead, training_loss
@@ -282,8 +282,11 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
     corpus, flowers, others, test_flowers = None, None, None, None
     if plan.variant == "vision":
         flowers = load_flowers(plan.flowers, recipe.stored_size, plan.seed, tqdm.write)
-        if plan.not_flowers is not None:
-            others = load_others(plan.not_flowers, recipe.stored_size, plan.seed, tqdm.write)
+        not_flowers = plan.not_flowers or others_beside(plan.flowers)
+        if not_flowers is not None:
+            others = load_others(not_flowers, recipe.stored_size, plan.seed, tqdm.write)
+            if plan.not_flowers is None:
+                tqdm.write(f"pictures of other things: {not_flowers}, which lies beside the flowers")
         if plan.test_flowers is not None:
             test_flowers = read_pictures(plan.test_flowers, recipe.stored_size, flowers.labels, tqdm.write)
         lines = [caption(label) for label in flowers.labels]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tinylm.vision import image_to_tensor, load_image
 
 VALIDATION_SHARE = 0.2
 TEST = "test"
+BESIDE = "not_flowers"
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,20 @@ class OtherPictures:
     train: Tensor
     validation: Tensor
     test: Tensor  # none where the folder has no folder `test`
+
+
+def others_beside(sources: Iterable[str]) -> str | None:
+    """The folder `not_flowers` that lies beside a folder of flowers, or beside the folder that this one is in.
+
+    None if there is none; where there are several, that of the first source.
+    """
+    for source in sources:
+        folder = Path(source)
+        if folder.is_dir():
+            for around in (folder.resolve().parent, folder.resolve().parent.parent):
+                if (around / BESIDE).is_dir():
+                    return os.path.relpath(around / BESIDE)
+    return None
 
 
 def load_others(folder: str, stored_size: int, seed: int = 0, warn: Callable[[str], None] = print) -> OtherPictures:
