@@ -15,6 +15,7 @@ import platform
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import PIL
 import torch
@@ -69,7 +70,7 @@ def main() -> None:
         "torch": torch.__version__,
         "pillow": PIL.__version__,
         "n_labels": len(captioner.labels),
-        **figures(captioner, images, label_ids, others, reading, SLOT_PICTURES),
+        **figures(captioner, images, label_ids, others, reading, SLOT_PICTURES, largest_of(run.info)),
         "made_pictures_refused": {
             name: round(share_refused(captioner, made), 4) for name, made in made_pictures(size).items()
         },
@@ -82,6 +83,11 @@ def main() -> None:
     draw_examples(drawn_examples(captioner, size), CAPTION_PROMPT, charts / EXAMPLES_PNG)
     shown = {key: value for key, value in report["captions"].items() if key != "accuracy_by_label"}
     print(json.dumps({**report, "captions": shown, "slots": report["slots"]["accuracy_by_n_muted"]}, indent=2))
+
+
+def largest_of(info: dict[str, Any]) -> list[str]:
+    """The ten largest kinds that the run's own figures of test pictures speak of, if there are such."""
+    return info.get("test", {}).get("captions", {}).get("largest_labels", [])
 
 
 def labelled_photos(folder: str, labels: tuple[str, ...], size: int) -> tuple[Tensor, Tensor]:

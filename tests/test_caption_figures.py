@@ -193,6 +193,7 @@ def test_confusions_are_the_commonest_mistakes_first():
 def test_labels_with_most_pictures_come_first():
     label_ids = torch.tensor([3, 3, 3, 0, 2, 2, 2, 4])
     assert figures.most_pictured(label_ids, LABELS, 3) == ["lily of the valley", "rose", "aster"]
+    assert figures.most_pictured(torch.tensor([0, 1, 2]), LABELS, 2, torch.tensor([2, 2, 1])) == [LABELS[2], LABELS[1]]
     assert figures.most_pictured(label_ids, LABELS, 9) == ["lily of the valley", "rose", "aster", "tulip", "iris"]
 
 
@@ -238,6 +239,17 @@ def test_label_figures_equal_those_of_a_loop_over_pictures(captioner, monkeypatc
     names = ("caption_accuracy", "top1", "top3", "greedy_is_likeliest", "ten_largest")
     assert len({found[name] for name in names}) == len(names)
     assert figures.label_figures(captioner, images, label_ids, figures.read(captioner, images)) == found
+
+
+def test_the_largest_labels_can_be_those_of_the_training_pictures(captioner):
+    images, label_ids = pictures(captioner, 60)
+    reading = figures.read(captioner, images)
+    chosen = [LABELS[3], LABELS[1]]
+    found = figures.figures(captioner, images, label_ids, reading=reading, slot_pictures=4, largest=chosen)["captions"]
+    of_chosen = (label_ids == 3) | (label_ids == 1)
+    hits = reading.logprobs.argmax(dim=1)[of_chosen] == label_ids[of_chosen]
+    assert found["largest_labels"] == chosen
+    assert found["ten_largest"] == pytest.approx(hits.float().mean().item(), abs=1e-4)
 
 
 def test_labels_without_pictures_have_no_accuracy(captioner):

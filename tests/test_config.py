@@ -50,6 +50,9 @@ def test_errors_name_both_numbers():
             VisionConfig(channels=(8, 16), n_blocks=blocks)
     with pytest.raises(ValueError, match="mirrored"):
         VisionConfig(mirrored=1)
+    for scales in ((), (0.0,), (1.0, 5.0), (float("nan"),), ("1",), (True,)):
+        with pytest.raises(ValueError, match="scales"):
+            VisionConfig(encoder="conv", scales=scales)
     assert VisionConfig(channels=(8, 16, 32), n_blocks=(2,)).n_blocks == (2, 1, 1)
 
 

@@ -1028,6 +1028,37 @@ def test_a_mirrored_encoder_averages_what_the_trunk_makes_of_picture_and_mirror_
     assert (plain(images) - plain(mirrored)).abs().max() > 1e-3
 
 
+@torch.no_grad()
+def test_scales_average_what_the_trunk_makes_of_the_picture_in_several_sizes():
+    torch.manual_seed(0)
+    config = VisionConfig(
+        image_size=12, n_slots=2, encoder="conv", channels=(4, 6), mirrored=True, scales=(1.0, 1.25, 0.5)
+    )
+    encoder = ImageEncoder(config, d_model=10, d_ff=20).eval()
+    images = random_images(3, 12)
+    views = [images]
+    for side in (15, 6):
+        rows = []
+        for image in images:  # one by one, by another library's bicubic filter
+            channels = [Image.fromarray(channel.numpy(), "F").resize((side, side), Image.BICUBIC) for channel in image]
+            rows.append(torch.stack([torch.tensor(list(c.getdata())).view(side, side) for c in channels]))
+        views.append(torch.stack(rows).clamp(0, 1))
+    assert [view.shape[-1] for view in encoder.views(images)] == [12, 12, 15, 15, 6, 6]
+    # Pillow's cubic is a little softer where it enlarges.
+    for ours, theirs in zip(encoder.views(images)[::2], views, strict=True):
+        assert (ours - theirs).abs().mean() < 0.03
+    expected = [encoder.trunk(view) for picture in encoder.views(images)[::2] for view in (picture, picture.flip(-1))]
+    torch.testing.assert_close(encoder(images), encoder.fill_slots(torch.stack(expected).mean(dim=0)))
+    assert (encoder(images) - encoder.fill_slots(encoder.trunk(images))).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_an_mlp_encoder_reads_pictures_of_one_size_alone():
+    encoder = ImageEncoder(VisionConfig(image_size=6, encoder="mlp", scales=(1.0, 1.25)), d_model=10, d_ff=20)
+    images = random_images(2, 6)
+    torch.testing.assert_close(encoder(images), encoder.fill_slots(encoder.trunk(images)))
+
+
 def test_stages_have_as_many_blocks_as_told_and_all_but_the_first_halve_the_picture():
     config = VisionConfig(image_size=32, encoder="conv", channels=(4, 6, 8), n_blocks=(2, 3))
     trunk = ImageEncoder(config, d_model=10, d_ff=20).trunk

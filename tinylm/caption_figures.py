@@ -122,10 +122,14 @@ def confusions(
     return [(labels[right], labels[said], count) for (right, said), count in worst]
 
 
-def most_pictured(label_ids: Tensor, labels: Sequence[str], n: int) -> list[str]:
-    """The `n` labels with most pictures among `label_ids` (B,), most first; equal counts in the labels' order."""
+def most_pictured(label_ids: Tensor, labels: Sequence[str], n: int, ties: Tensor | None = None) -> list[str]:
+    """The `n` labels with most pictures among `label_ids` (B,), most first.
+
+    Equal ones come in the order of their pictures among `ties` (m,), then in the labels'.
+    """
     counts = label_ids.bincount(minlength=len(labels)).tolist()
-    return [labels[i] for i in sorted(range(len(labels)), key=lambda i: -counts[i])[:n]]
+    others = counts if ties is None else ties.bincount(minlength=len(labels)).tolist()
+    return [labels[i] for i in sorted(range(len(labels)), key=lambda i: (-counts[i], -others[i]))[:n]]
 
 
 # Figures of a captioner
@@ -149,13 +153,15 @@ def label_figures(
     images: Tensor,
     label_ids: Tensor,
     reading: Reading | None = None,
+    largest: Sequence[str] = (),
 ) -> dict[str, Any]:
     """How well images (B, 3, size, size) are named, against their labels (B,); shares between 0 and 1.
 
     - `caption_accuracy`: the greedy caption is the right one, to the letter.
     - `top1`, `top3`: the right label is the likeliest, or among the three likeliest.
     - `greedy_is_likeliest`: the greedy caption is that of the likeliest label, right or wrong.
-    - `ten_largest`: `top1` over the pictures of the ten labels that have most of these pictures, `largest_labels`.
+    - `ten_largest`: `top1` over the pictures of the labels `largest`, told as `largest_labels`; without any, of the
+      ten that have most of these pictures.
     - `expected_calibration_error`: of the likeliest label's probability.
     - `accuracy_by_label`: `top1` of each label that has pictures.
     - `n`: how many pictures.
@@ -168,7 +174,7 @@ def label_figures(
     likeliest_B = logprobs_BL.argmax(dim=-1)
     hit_B = likeliest_B == label_ids
     top3_B3 = logprobs_BL.topk(min(3, len(labels)), dim=-1).indices
-    largest = most_pictured(label_ids, labels, N_LARGEST)
+    largest = list(largest) or most_pictured(label_ids, labels, N_LARGEST)
     in_largest_B = torch.tensor([labels[i] in largest for i in label_ids.tolist()])
     captions = [caption(label) for label in labels]
     right = [text == captions[i] for text, i in zip(said, label_ids.tolist(), strict=True)]
@@ -258,17 +264,18 @@ def figures(
     other_images: Tensor | None = None,
     reading: Reading | None = None,
     slot_pictures: int = SLOT_PICTURES,
+    largest: Sequence[str] = (),
 ) -> dict[str, Any]:
     """All of the above over images (B, 3, size, size) with labels (B,), as plain rounded numbers for metrics.json.
 
     `caption_accuracy`, `caption_temperature` and `flower_threshold` stand at the top, where a `Captioner` looks for
     them; `captions` holds `label_figures` and the commonest `confusions`, `slots` the `slot_report` of `slot_pictures`
     of them, and `not_flowers` the `not_flower_figures` over `other_images`, None without them. `reading` saves reading
-    the images again.
+    the images again, `largest` is for `label_figures`.
     Raises ValueError without pictures.
     """
     reading = reading or read(captioner, images)
-    named = label_figures(captioner, images, label_ids, reading)
+    named = label_figures(captioner, images, label_ids, reading, largest)
     wrong = confusions(reading.logprobs.argmax(dim=-1), label_ids, captioner.labels)
     told_apart = None
     if other_images is not None and len(other_images):

@@ -109,9 +109,9 @@ def _captions(info: dict[str, Any]) -> list[str]:
     ]
     if others:
         rows += [
-            ("flower told from another thing (AUROC)", lambda _, told: f"{_of(told, 'auroc'):.3f}"),
-            ("flowers turned away", lambda _, told: f"{_of(told, 'flowers_turned_away'):.1%}"),
-            ("other things refused", lambda _, told: f"{_of(told, 'others_refused'):.1%}"),
+            ("flower told from another thing (AUROC)", lambda _, told: _of(told, "auroc", ".3f")),
+            ("flowers turned away", lambda _, told: _of(told, "flowers_turned_away", ".1%")),
+            ("other things refused", lambda _, told: _of(told, "others_refused", ".1%")),
         ]
     lines = ["", f"## Captions of the {captions['n']} {where} pictures", ""]
     lines.append("| | " + " | ".join(name for name, _, _ in columns) + " |")
@@ -151,9 +151,9 @@ def _captions(info: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _of(told: dict[str, Any], name: str) -> float:
-    """A figure of the pictures of other things; NaN where a run was given none."""
-    return told["not_flowers"][name] if told["not_flowers"] else float("nan")
+def _of(told: dict[str, Any], name: str, form: str) -> str:
+    """A figure of the pictures of other things; words where a run was given none."""
+    return format(told["not_flowers"][name], form) if told["not_flowers"] else "not measured"
 
 
 def _preferences(layers: list[list[dict[str, Any]]]) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 ENCODERS = ("mlp", "conv")
+MAX_SCALE = 4  # a picture sixteen times as large costs sixteen times as much
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,11 @@ class VisionConfig:
     `encoder` is "mlp" (the article's) or "conv". `d_hidden` is the width inside the slots' heads and of the mlp
     trunk's first layer; None takes the model's `d_ff`. The mlp trunk ends in `d_trunk` numbers; the conv trunk has
     one stage for each of `channels`, of as many residual blocks as `n_blocks` says (else one), and ends in the last
-    of them. `mirrored` reads the picture and its mirror image and averages what the trunk makes of them.
+    of them. What the trunk makes of several views of a picture is averaged: of its mirror image too if `mirrored`,
+    and of the picture enlarged or shrunk to each of `scales` times its size (conv; mlp reads one size alone).
 
-    Raises ValueError on a count below 1, an unknown encoder, or more numbers of blocks than channels.
+    Raises ValueError on a count below 1, an unknown encoder, more numbers of blocks than channels, or a scale that is
+    not above 0 and at most 4.
     """
 
     image_size: int = 32
@@ -47,9 +50,11 @@ class VisionConfig:
     channels: tuple[int, ...] = (32, 64, 128, 256)
     n_blocks: tuple[int, ...] = ()
     mirrored: bool = False
+    scales: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels", tuple(self.channels))
+        object.__setattr__(self, "scales", tuple(self.scales))
         given = tuple(self.n_blocks)
         object.__setattr__(self, "n_blocks", given + (1,) * (len(self.channels) - len(given)))
         _check_counts(self, "image_size", "n_slots", "d_trunk")
@@ -65,6 +70,9 @@ class VisionConfig:
             raise ValueError(f"n_blocks={self.n_blocks} must be whole numbers of 1 or more, at most one a stage")
         if not isinstance(self.mirrored, bool):
             raise ValueError(f"mirrored={self.mirrored!r} must be true or false")
+        numbers = all(isinstance(s, (int, float)) and not isinstance(s, bool) for s in self.scales)
+        if not self.scales or not numbers or any(not 0 < s <= MAX_SCALE for s in self.scales):
+            raise ValueError(f"scales={self.scales} must be numbers above 0 and at most {MAX_SCALE}")
 
 
 @dataclass(frozen=True)

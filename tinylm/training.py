@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from tinylm import checkpoint, evaluation
-from tinylm.caption_figures import calibrated, figures
+from tinylm.caption_figures import N_LARGEST, calibrated, figures, most_pictured
 from tinylm.captioner import Captioner
 from tinylm.card import model_card
 from tinylm.config import ModelConfig, MoEConfig, VisionConfig, preset
@@ -142,6 +142,7 @@ _ENCODERS = {
         channels=(32, 64, 128, 208),
         n_blocks=(1, 2, 2, 1),
         mirrored=True,
+        scales=(1.0, 1.25),
     ),
     "article": VisionConfig(image_size=32, encoder="mlp"),
 }
@@ -314,13 +315,7 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
             max_seq_len,
             recipe.batch_size,
             plan.seed,
-            Views(
-                recipe.augmented,
-                recipe.balance,
-                recipe.nothing_share,
-                recipe.mixed_share,
-                sides,
-            ),
+            Views(recipe.augmented, recipe.balance, recipe.nothing_share, recipe.mixed_share, sides),
             None if plan.minutes is not None else run_epochs(recipe, len(flowers.train_labels)),
             others.train if others else None,
         )
@@ -595,7 +590,8 @@ def _caption_figures(task: Task) -> dict[str, Any]:
     info |= figures(captioner, images, label_ids, seen(others.validation) if others else None)
     if task.test_flowers is not None:
         images, label_ids = seen(task.test_flowers.images), task.test_flowers.label_ids
-        of_test = figures(captioner, images, label_ids, seen(others.test) if others else None)
+        largest = most_pictured(label_ids, flowers.labels, N_LARGEST, flowers.train_labels)
+        of_test = figures(captioner, images, label_ids, seen(others.test) if others else None, largest=largest)
         info["test"] = {key: of_test[key] for key in FIGURES}
     return info
 

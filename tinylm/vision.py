@@ -14,6 +14,7 @@ import warnings
 from typing import IO, Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
@@ -324,6 +325,7 @@ class ImageEncoder(nn.Module):
             self.d_trunk = config.channels[-1]
             self.trunk = ConvTrunk(config.channels, config.n_blocks)
         self.mirrored = config.mirrored
+        self.scales = config.scales if config.encoder == "conv" else (1.0,)
         self.slot_heads = nn.ModuleList(
             nn.Sequential(nn.Linear(self.d_trunk, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_model))
             for _ in range(config.n_slots)
@@ -331,10 +333,23 @@ class ImageEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Slots (B, S, D) of images (B, 3, size, size) with values in [0, 1]."""
-        features = self.trunk(images)
-        if self.mirrored:
-            features = (features + self.trunk(images.flip(-1))) / 2
-        return self.fill_slots(features)
+        views = self.views(images)
+        return self.fill_slots(sum(self.trunk(view) for view in views) / len(views))
+
+    def views(self, images: Tensor) -> list[Tensor]:
+        """What the trunk reads of images (B, 3, size, size), all of it averaged: each scale, and its mirror image.
+
+        Random crops in training show things larger than a whole picture does; a trunk reads better what is shown at
+        the size it learned (Touvron et al. 2019, "Fixing the train-test resolution discrepancy").
+        """
+        views = []
+        for scale in self.scales:
+            scaled = images
+            if scale != 1:
+                side = max(2, round(scale * images.shape[-1]))
+                scaled = F.interpolate(images, (side, side), mode="bicubic", antialias=scale < 1).clamp(0, 1)
+            views += [scaled, scaled.flip(-1)] if self.mirrored else [scaled]
+        return views
 
     def fill_slots(self, features: Tensor) -> Tensor:
         """Slots (B, S, D) of the trunk's features (B, d_trunk)."""

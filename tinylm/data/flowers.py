@@ -187,7 +187,7 @@ def _folder_pictures(folder: str, size: int, warn: Callable[[str], None]) -> lis
         except ValueError:
             unreadable.append(path)
     if unreadable:
-        warn(f"passed over {len(unreadable)} file(s) that can't be read: {_named(unreadable, root)}")
+        warn(told_unreadable(unreadable, root))
     if beside:
         warn(f"passed over {len(beside)} picture(s) that are in no label's folder: {_named(beside, root)}")
     if deeper:
@@ -247,6 +247,11 @@ def _listed(root: Path, visible: list[Path]) -> list[Path]:
 
 def _is_visible(path: Path) -> bool:
     return not any(part.startswith((".", "__")) for part in path.parts)
+
+
+def told_unreadable(paths: list[Path], root: Path) -> str:
+    """The files below `root` that a folder's reader left out, in a line."""
+    return f"passed over {len(paths)} file(s) that can't be read: {_named(paths, root)}"
 
 
 def _named(paths: list[Path], root: Path) -> str:

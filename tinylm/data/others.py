@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from tinylm.data.flowers import told_unreadable
 from tinylm.vision import image_to_tensor, load_image
 
 VALIDATION_SHARE = 0.2
@@ -58,11 +59,11 @@ def load_others(folder: str, stored_size: int, seed: int = 0, warn: Callable[[st
         try:
             image = image_to_tensor(load_image(path), stored_size).mul(255).round().to(torch.uint8)
         except ValueError:
-            unreadable.append(str(path))
+            unreadable.append(path)
             continue
         pictures[path.relative_to(root).parts[0] == TEST].append(image)
     if unreadable:
-        warn(f"passed over {len(unreadable)} file(s) that can't be read: {', '.join(unreadable[:5])}")
+        warn(told_unreadable(unreadable, root))
     known, test = pictures[False], pictures[True]
     if len(known) < 2:
         raise ValueError(f"{folder} has {len(known)} picture(s) to train on; at least 2 are needed")
