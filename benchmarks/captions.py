@@ -33,7 +33,7 @@ from tinylm.data.augment import nothing
 from tinylm.data.batches import resized
 from tinylm.data.flowers import CAPTION_PROMPT, EXAMPLE_SEED, caption, read_pictures
 from tinylm.data.others import load_others
-from tinylm.training import device_name
+from tinylm.report import device_name
 
 CONFUSIONS_PNG, EXAMPLES_PNG = "confusions.png", "drawn_captions.png"
 EXAMPLES_PER_KIND = 3

@@ -36,6 +36,9 @@ ORDER = [
     "tinylm.card",
     "tinylm.muon",
     "tinylm.losses",
+    "tinylm.recipes",
+    "tinylm.loop",
+    "tinylm.report",
     "tinylm.training",
     "tinylm.ui",
 ]

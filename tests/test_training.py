@@ -16,7 +16,7 @@ from conftest import HUB_CACHE, ROOT, lively, random_images, tiny_config
 from PIL import Image
 
 import tinylm
-from tinylm import training
+from tinylm import loop, recipes, training
 from tinylm.data.painter import paint
 from tinylm.tokenizer import Tokenizer
 
@@ -333,7 +333,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights_bit_for_bit(
 def test_resume_goes_on_in_the_middle_of_an_epoch_with_experts_too(tmp_path, capsys, monkeypatch, corpus_file):
     # Interrupted at an exact step, in-process: as Ctrl-C does it.
     args = [*arguments("moe", corpus_file, ""), "--epochs", "3"]
-    real, handler = training.training_loss, signal.getsignal(signal.SIGINT)
+    real, handler = loop.training_loss, signal.getsignal(signal.SIGINT)
     calls = []
 
     def interrupting(*args):
@@ -342,7 +342,7 @@ def test_resume_goes_on_in_the_middle_of_an_epoch_with_experts_too(tmp_path, cap
             signal.raise_signal(signal.SIGINT)
         return real(*args)
 
-    monkeypatch.setattr(training, "training_loss", interrupting)
+    monkeypatch.setattr(loop, "training_loss", interrupting)
     status, _, err = in_process(capsys, *args, "--out", tmp_path / "run")
     monkeypatch.undo()
     assert status == 130
@@ -375,13 +375,13 @@ def test_resume_without_an_unfinished_run_says_so(tmp_path, capsys, corpus_file)
 
 def interrupt_at_once(capsys, monkeypatch, *args):
     """Start a run in this process and press Ctrl-C in its first step."""
-    real = training.training_loss
+    real = loop.training_loss
 
     def interrupting(*args):
         signal.raise_signal(signal.SIGINT)
         return real(*args)
 
-    monkeypatch.setattr(training, "training_loss", interrupting)
+    monkeypatch.setattr(loop, "training_loss", interrupting)
     assert in_process(capsys, *args)[0] == 130
     monkeypatch.undo()
 
@@ -493,7 +493,7 @@ def test_a_command_line_that_makes_no_sense_is_refused_with_the_usage(capsys, ar
 
 def test_the_rate_warms_up_and_falls_to_its_last_share():
     recipe = training.Recipe(epochs=1, batch_size=1, learning_rate=2.0, warmup=0.1, final_rate=0.05)
-    rates = [training.learning_rate(recipe, done / 1000) for done in range(1001)]
+    rates = [recipes.learning_rate(recipe, done / 1000) for done in range(1001)]
     assert rates[50] == pytest.approx(1.0)
     assert rates[100] == pytest.approx(2.0)
     assert rates[550] == pytest.approx((2.0 + 0.1) / 2)
@@ -505,7 +505,7 @@ def test_the_rate_warms_up_and_falls_to_its_last_share():
 
 def test_the_articles_rate_never_changes():
     recipe = training.RECIPES["article"]["text"]
-    assert {training.learning_rate(recipe, done / 10) for done in range(11)} == {3e-4}
+    assert {recipes.learning_rate(recipe, done / 10) for done in range(11)} == {3e-4}
 
 
 def test_weight_decay_pulls_on_matrices_alone():
@@ -513,7 +513,7 @@ def test_weight_decay_pulls_on_matrices_alone():
     recipe = training.RECIPES["default"]["vision"]
     for optimizer in ("adamw", "muon"):
         recipe = dataclasses.replace(recipe, optimizer=optimizer)
-        groups = [group for made in training.make_optimizers(model, recipe) for group in made.param_groups]
+        groups = [group for made in recipes.make_optimizers(model, recipe) for group in made.param_groups]
         decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
         assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
         for name, parameter in model.named_parameters():
@@ -521,7 +521,7 @@ def test_weight_decay_pulls_on_matrices_alone():
 
 
 def test_beside_muon_adamw_goes_at_its_share_of_the_rate(tmp_path, monkeypatch, capsys, corpus_file):
-    made, rates = training.make_optimizers, []
+    made, rates = recipes.make_optimizers, []
 
     def watched(*args):
         optimizers = made(*args)
@@ -542,7 +542,7 @@ def test_muon_takes_the_matrices_and_filters_inside_the_network_alone():
     for variant in ("vision+moe", "vision"):
         model = lively(tiny_config(variant))
         recipe = dataclasses.replace(training.RECIPES["default"]["moe"], optimizer="muon")
-        adamw, muon = training.make_optimizers(model, recipe)
+        adamw, muon = recipes.make_optimizers(model, recipe)
         assert isinstance(adamw, torch.optim.AdamW)
         taken = {id(p) for group in muon.param_groups for p in group["params"]}
         names = {name for name, parameter in model.named_parameters() if id(parameter) in taken}
