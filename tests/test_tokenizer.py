@@ -68,6 +68,39 @@ def test_encoding_equals_a_scan_of_the_whole_vocabulary(text, special_tokens):
     assert tokenizer.encode(text) == reference.encode(text, tokenizer.tokens, special_tokens)
 
 
+SPACES = [" ", "  ", "\t", "\n", " \n ", "\u00a0", "\u2003", "\x1c", "\x85"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_encoding_word_by_word_equals_a_scan_whatever_the_white_space(seed):
+    rng = random.Random(seed)
+    words = ["".join(rng.choices("abcde", k=rng.randint(1, 6))) for _ in range(40)]
+    tokenizer = Tokenizer.train([" ".join(rng.choices(words, k=5)) for _ in range(30)], 60, 4)
+    for _ in range(100):
+        text = "".join(rng.choice(SPACES) + rng.choice([*words, "", "é", "x" * 50]) for _ in range(rng.randint(0, 8)))
+        expected = reference.encode(text, tokenizer.tokens, tokenizer.special_tokens)
+        assert tokenizer.encode(text) == expected == tokenizer.encode(text), repr(text)
+
+
+@pytest.mark.parametrize("token", ["a b", " a ", "\ta", "  ", "b\u00a0"])
+def test_tokens_that_reach_over_white_space_are_found_too(token):
+    tokenizer = Tokenizer([token, *sorted({*"ab \t\u00a0"} - {token}), "<pad>"], ("<pad>",))
+    for text in (token, f"a{token}b", f"b {token} a{token}"):
+        assert tokenizer.encode(text) == reference.encode(text, tokenizer.tokens, tokenizer.special_tokens)
+    assert tokenizer.encode(token) == [0]
+
+
+def test_words_that_are_remembered_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr("tinylm.tokenizer.MAX_PIECES", 10)
+    tokenizer = Tokenizer.train(["a b c"])
+    for n in range(100):
+        assert len(tokenizer.encode(f"w{n} " + "a" * 1000)) == len(f"w{n} ") + 1000
+        assert len(tokenizer._pieces) <= 10 and all(len(piece) <= 32 for piece in tokenizer._pieces)
+    # What comes back is the caller's own.
+    tokenizer.encode("abc").append(5)
+    assert tokenizer.encode("abc") == tokenizer.encode("abcabc")[:3]
+
+
 def test_ties_go_to_the_substring_seen_first_and_ids_to_the_longest():
     # Every substring of "ba" then " ab" occurs once but "a" and "b", which occur twice each.
     tokenizer = Tokenizer.train(["ba ab"], 8, 3, ("<pad>",))

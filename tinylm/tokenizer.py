@@ -12,6 +12,10 @@ from pathlib import Path
 PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
 REPLACEMENT = "\ufffd"
 
+# What no token reaches beyond: a word with the one space in front of it, or any other white space alone.
+_PIECE = re.compile(r" ?\S+|\s")
+MAX_PIECES = 65_536  # remembered at most; a public page sees words of all kinds
+MAX_PIECE_LENGTH = 32  # characters; longer ones are hardly words
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
@@ -43,6 +47,8 @@ class Tokenizer:
         self._skipped = {self._special_ids[t] for t in (PAD, EOS) if t in self._special_ids}
         self._max_token_length = max((len(token) for token in self._ids), default=1)
         self.words = frozenset(words)
+        self._pieces: dict[str, list[int]] = {}
+        self._splits = not any(_crosses_pieces(token) for token in self._ids)
 
     @classmethod
     def train(
@@ -87,6 +93,24 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, whitespace included. A character that no token covers becomes `<unk>`, or else `<pad>`."""
+        if not self._splits:
+            return self._encode_piece(text)
+        ids: list[int] = []
+        known = self._pieces.get
+        for piece in _PIECE.findall(text):
+            ids += known(piece) or self._remembered(piece)
+        return ids
+
+    def _remembered(self, piece: str) -> list[int]:
+        """The ids of a new piece, kept for when it comes again."""
+        ids = self._encode_piece(piece)
+        if len(piece) <= MAX_PIECE_LENGTH:
+            if len(self._pieces) >= MAX_PIECES:
+                self._pieces = {}
+            self._pieces[piece] = ids
+        return ids
+
+    def _encode_piece(self, text: str) -> list[int]:
         unknown = self.pad_id if self.unk_id is None else self.unk_id
         return [unknown if token_id is None else token_id for token_id, _ in self._match(text)]
 
@@ -188,6 +212,15 @@ class Tokenizer:
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
         """Read what `save` wrote. Raises ValueError if the file is something else, OSError if it can't be read."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+def _crosses_pieces(token: str) -> bool:
+    """Whether a token holds white space elsewhere than as its first character, or another one than a space there.
+
+    Training makes none; a vocabulary from elsewhere may have them.
+    """
+    inside = any(character.isspace() for character in token[1:])
+    return inside or (len(token) > 1 and token[0] != " " and token[0].isspace())
 
 
 def _plain(word: str) -> str:
