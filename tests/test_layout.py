@@ -17,6 +17,7 @@ ORDER = [
     "tinylm.moe",
     "tinylm.vision",
     "tinylm.model",
+    "tinylm.decoder",
     "tinylm.generate",
     "tinylm.checkpoint",
     "tinylm.article",

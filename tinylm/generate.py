@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tinylm.cache import LatentCache
+from tinylm.decoder import Decoder
 from tinylm.model import ModelOutput, TinyLM
 from tinylm.moe import Routing
 
@@ -115,7 +116,8 @@ def stream(
     """Continue one prompt; each step comes as soon as it is known.
 
     `ids` is a sequence of ints, `images` None or (1, 3, size, size). Ends at `eos_id` (which is not yielded), after
-    `max_new_tokens`, or when the context is full. The same `seed` gives the same tokens.
+    `max_new_tokens`, or when the context is full. The same `seed` gives the same tokens. On the CPU in float32 the
+    prompt is read by the model and the rest by a `Decoder`, with the weights as they are when the first step is taken.
 
     Raises ValueError at once if the prompt is empty, longer than the context, or holds an id outside the vocabulary,
     and on bad sampling settings.
@@ -157,28 +159,36 @@ def _steps(
     # inference_mode is entered anew for every step: a generator must not leave it set in its caller's thread.
     with torch.inference_mode():
         output = prefill(model, ids, cache, images)
+        logits_V, routings = output.logits[0, -1].cpu(), output.routings
+        # Under autocast the latents have another type, and only the model itself can go on.
+        decoder = Decoder.of(model) if max_new_tokens > 1 and cache.latents.dtype == torch.float32 else None
+    nbytes_per_position = cache.nbytes // cache.length
     for n_new in range(1, max_new_tokens + 1):
         with torch.inference_mode():
-            logits_V = output.logits[0, -1].cpu()
             token_id = sample(logits_V, temperature, top_k, top_p, generator)
             if token_id == eos_id:
                 return "eos"
-            step = _describe(token_id, logits_V, output.routings, cache)
+            step = _describe(token_id, logits_V, routings, nbytes_per_position * cache.length)
         yield step
         if n_new == max_new_tokens:
             break
         if cache.length == cache.capacity:
             return "context"
         with torch.inference_mode():
-            output = decode(model, token_id, cache)
+            if decoder is not None:
+                logits_V, routings = decoder.read(token_id, cache)
+            else:
+                output = decode(model, token_id, cache)
+                logits_V, routings = output.logits[0, -1].cpu(), output.routings
     return "length"
 
 
-def _describe(token_id: int, logits_V: Tensor, routings: tuple[Routing, ...], cache: LatentCache) -> Step:
+def _describe(token_id: int, logits_V: Tensor, routings: tuple[Routing, ...], cache_nbytes: int) -> Step:
     logprobs_V = logits_V.log_softmax(dim=-1)
     top = logprobs_V.topk(min(N_ALTERNATIVES, len(logprobs_V)))
-    alternatives = list(zip(top.indices.tolist(), top.values.exp().tolist(), strict=True))
-    return Step(token_id, float(logprobs_V[token_id]), alternatives, routings, cache.nbytes)
+    ids = top.indices.tolist()
+    alternatives = list(zip(ids, top.values.exp().tolist(), strict=True))
+    return Step(token_id, logprobs_V[token_id].item(), alternatives, routings, cache_nbytes)
 
 
 def generate(
