@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: app test check train clean help
+.PHONY: app test check train bench clean help
 
 help:
 	@echo "make app    set up .venv and serve the page at http://127.0.0.1:7860"
 	@echo "make test   set up .venv and run the tests"
 	@echo "make check  lint and type checks"
 	@echo "make train  train the three models into runs/ (the pictures are drawn)"
+	@echo "make bench  measure training and decoding against other code; some minutes on an idle machine"
 	@echo "make clean  remove .venv and caches"
 
 app: $(VENV)/app-ready
@@ -26,6 +27,10 @@ check: $(VENV)/dev-ready
 train: $(VENV)/app-ready
 	$(BIN)/python train.py all --flowers drawn
 
+bench: $(VENV)/bench-ready
+	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python benchmarks/training.py
+
 $(VENV)/app-ready: requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit("tinylm needs Python 3.10 or newer; name one with: make app PYTHON=python3.11" if sys.version_info < (3, 10) else 0)'
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +41,10 @@ $(VENV)/app-ready: requirements.txt
 
 $(VENV)/dev-ready: $(VENV)/app-ready requirements-dev.txt
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	@touch $@
+
+$(VENV)/bench-ready: $(VENV)/app-ready requirements-bench.txt
+	$(BIN)/python -m pip install --quiet -r requirements-bench.txt
 	@touch $@
 
 clean:

@@ -35,7 +35,7 @@ def make_weights(folder: Path) -> Path:
     moe, vision = tinylm.MoEConfig(), tinylm.VisionConfig(image_size=16)
     configs = {
         "text": tinylm.ModelConfig(tokenizer.vocab_size, CONTEXT, n_layers=2, **small),
-        "deep": tinylm.ModelConfig(tokenizer.vocab_size, CONTEXT, n_layers=40, **small),
+        "deep": tinylm.ModelConfig(tokenizer.vocab_size, CONTEXT, n_layers=120, **small),
         "moe": tinylm.ModelConfig(tokenizer.vocab_size, CONTEXT, n_layers=6, moe=moe, **small),
         "vision": tinylm.ModelConfig(captions.vocab_size, 40, n_layers=2, vision=vision, **small),
     }

@@ -122,6 +122,31 @@ def stream(
     Raises ValueError at once if the prompt is empty, longer than the context, or holds an id outside the vocabulary,
     and on bad sampling settings.
     """
+    chosen = _begin(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id)
+    return Stream(_steps(chosen))
+
+
+class Chosen(NamedTuple):
+    """One generated token, before it is described."""
+
+    token_id: int
+    logits_V: Tensor
+    routing: tuple[Routing, ...]
+    cache_nbytes: int
+
+
+def _begin(
+    model: TinyLM,
+    ids: Sequence[int],
+    images: Tensor | None,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int | None,
+    eos_id: int | None,
+) -> Generator[Chosen, None, StopReason]:
+    """The tokens to come, once everything asked for is known to make sense."""
     check_sampling(temperature, top_k, top_p)
     ids = [int(token_id) for token_id in ids]
     config = model.config
@@ -139,10 +164,21 @@ def stream(
         generator.seed()
     else:
         generator.manual_seed(seed)
-    return Stream(_steps(model, ids, images, max_new_tokens, temperature, top_k, top_p, generator, eos_id))
+    return _tokens(model, ids, images, max_new_tokens, temperature, top_k, top_p, generator, eos_id)
 
 
-def _steps(
+def _steps(chosen: Generator[Chosen, None, StopReason]) -> Generator[Step, None, StopReason]:
+    while True:
+        try:
+            token = next(chosen)
+        except StopIteration as end:
+            return end.value
+        with torch.inference_mode():
+            step = _describe(*token)
+        yield step
+
+
+def _tokens(
     model: TinyLM,
     ids: list[int],
     images: Tensor | None,
@@ -152,7 +188,7 @@ def _steps(
     top_p: float | None,
     generator: torch.Generator,
     eos_id: int | None,
-) -> Generator[Step, None, StopReason]:
+) -> Generator[Chosen, None, StopReason]:
     if max_new_tokens == 0:
         return "length"
     cache = LatentCache(model.config)
@@ -168,8 +204,7 @@ def _steps(
             token_id = sample(logits_V, temperature, top_k, top_p, generator)
             if token_id == eos_id:
                 return "eos"
-            step = _describe(token_id, logits_V, routings, nbytes_per_position * cache.length)
-        yield step
+        yield Chosen(token_id, logits_V, routings, nbytes_per_position * cache.length)
         if n_new == max_new_tokens:
             break
         if cache.length == cache.capacity:
@@ -203,8 +238,9 @@ def generate(
     eos_id: int | None = None,
 ) -> list[int]:
     """The new ids, without `eos_id`; see `stream`."""
-    steps = stream(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id)
-    return [step.token_id for step in steps]
+    # No step is described: that takes a fifth of the time.
+    chosen = _begin(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id)
+    return [token.token_id for token in chosen]
 
 
 @torch.inference_mode()
