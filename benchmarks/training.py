@@ -53,6 +53,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    measured_on = machine()  # before: what else ran shows in the load
 
     plan = Plan(args.variant, Path(tempfile.gettempdir()))
     recipe, sizes = settle(plan)
@@ -85,7 +86,7 @@ def main() -> None:
         candidates["matrix products alone"] = lambda: product_rate(task.model, forever(task.batches), args.seconds)
     rates = in_turn(candidates, rounds=args.rounds)
     report = {
-        "machine": machine(),
+        "machine": measured_on,
         "variant": args.variant,
         "preset": plan.preset_name,
         "parameters": task.model.n_parameters(),
