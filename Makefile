@@ -29,6 +29,8 @@ train: $(VENV)/app-ready
 
 bench: $(VENV)/bench-ready
 	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python benchmarks/context_cost.py
+	$(BIN)/python benchmarks/tokenizing.py
 	$(BIN)/python benchmarks/training.py
 
 $(VENV)/app-ready: requirements.txt
