@@ -21,6 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from article_code import ArticleLM
+from gpt2 import gpt2
 from measure import in_turn, machine, ratio, table, write
 
 import tinylm
@@ -53,7 +54,7 @@ def main() -> None:
         candidates[f"article, {name}"] = lambda m=article, i=ids: rate(lambda: m.generate(i, N_NEW))
         cache[name] = cache_bytes(run.model, ids)
         if name == "text":
-            candidates["transformers GPT-2"] = gpt2(config, ids)
+            candidates["transformers GPT-2"] = gpt2_rate(config, ids)
             candidates["matrix products alone"] = lambda c=config: rate(products(c))
     rates = in_turn(candidates, rounds=args.rounds)
     pairs = [
@@ -93,22 +94,9 @@ def cache_bytes(model: tinylm.TinyLM, ids: list[int]) -> dict[str, int]:
     return {"latent": last.cache_nbytes, "key_value": 2 * keys.numel() * keys.element_size()}
 
 
-def gpt2(config: ModelConfig, ids: list[int]) -> Callable[[], float]:
-    """`generate` of transformers' GPT-2 with the same width, depth, heads, feed-forward and vocabulary."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=config.vocab_size,
-            n_positions=config.max_seq_len,
-            n_embd=config.d_model,
-            n_layer=config.n_layers,
-            n_head=config.n_heads,
-            n_inner=config.d_ff,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-    ).eval()
+def gpt2_rate(config: ModelConfig, ids: list[int]) -> Callable[[], float]:
+    """`generate` of transformers' GPT-2 of the same size."""
+    model = gpt2(config).eval()
     ids_BT = torch.tensor([ids])
     mask_BT = torch.ones_like(ids_BT)
 

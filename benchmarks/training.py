@@ -1,6 +1,6 @@
 """Training speed of the article preset on the built-in corpus, against what people would write or use instead.
 
-python benchmarks/training.py [--rounds 5] [--seconds 6]
+python benchmarks/training.py [--rounds 3] [--seconds 4]
 
 Real tokens a second, padding not counted, of tinylm's own steps; of the article's loop as a reader types it in
 (per-head modules, every batch padded to the longest line, batches of 8, SGD or AdamW); of transformers' GPT-2 of the
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from article_code import ArticleLM
+from gpt2 import gpt2
 from measure import in_turn, machine, ratio, table, write
 
 from tinylm.config import ModelConfig
@@ -44,8 +45,8 @@ SUBSET_LINES = 1500
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which medians are taken (default: 5)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each candidate in a round (default: 6)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which medians are taken (default: 3)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each candidate in a round (default: 4)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
     parser.add_argument("--variant", choices=("text", "moe"), default="text", help="of tinylm (default: text)")
     parser.add_argument("--skip-time-to-loss", action="store_true", help="measure the rates alone")
@@ -137,11 +138,15 @@ def tinylm_steps(task: Task, recipe: Recipe) -> Callable[[Batch], object]:
     return lambda batch: take_step(task, batch, parameters, optimizers, recipe.clip, precision)
 
 
-def plain_steps(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Batch], object]:
-    """The article's step: forward, cross-entropy without the padding, backward, update."""
+def plain_steps(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    logits_of: Callable[[nn.Module, Batch], Tensor] = lambda model, batch: model(batch.ids),
+) -> Callable[[Batch], object]:
+    """A plain loop's step: forward, cross-entropy without the padding, backward, update."""
 
     def step(batch: Batch) -> None:
-        logits_BTV = model(batch.ids)
+        logits_BTV = logits_of(model, batch)
         loss = F.cross_entropy(logits_BTV.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
         optimizer.zero_grad()
         loss.backward()
@@ -152,32 +157,13 @@ def plain_steps(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[
 
 
 def gpt2_steps(config: ModelConfig, pad_id: int) -> Callable[[Batch], object]:
-    """A plain loop around transformers' GPT-2 of the same width, depth, heads, feed-forward and vocabulary."""
-    from transformers import GPT2Config, GPT2LMHeadModel
+    """The same around transformers' GPT-2, which is told what is padding."""
+    model = gpt2(config).train()
 
-    sizes = GPT2Config(
-        vocab_size=config.vocab_size,
-        n_positions=config.max_seq_len,
-        n_embd=config.d_model,
-        n_layer=config.n_layers,
-        n_head=config.n_heads,
-        n_inner=config.d_ff,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-    )
-    model = GPT2LMHeadModel(sizes).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=ARTICLE_RATE)
+    def logits_of(model: nn.Module, batch: Batch) -> Tensor:
+        return model(input_ids=batch.ids, attention_mask=(batch.ids != pad_id).long()).logits
 
-    def step(batch: Batch) -> None:
-        logits_BTV = model(input_ids=batch.ids, attention_mask=(batch.ids != pad_id).long()).logits
-        loss = F.cross_entropy(logits_BTV.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        loss.item()
-
-    return step
+    return plain_steps(model, torch.optim.AdamW(model.parameters(), lr=ARTICLE_RATE), logits_of)
 
 
 def product_rate(model: TinyLM, batches: Iterator[Batch], seconds: float) -> float:

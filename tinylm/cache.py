@@ -32,6 +32,11 @@ class LatentCache:
         return self._latents_NBSR[:, :, : self.length]
 
     @property
+    def storage(self) -> Tensor:
+        """The whole tensor, (N, B, capacity, R), `latents` its filled part; empty before the first write."""
+        return self._latents_NBSR
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the filled part, measured on the tensor."""
         return self.latents.numel() * self._latents_NBSR.element_size()

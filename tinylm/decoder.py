@@ -219,7 +219,7 @@ class Decoder:
             raise ValueError(f"{text_position + 1} text positions exceed the context of {config.max_seq_len}")
         if not 0 <= token_id < config.vocab_size:
             raise IndexError(f"token id {token_id} is outside the vocabulary of {config.vocab_size}")
-        if cache is not self._cache or cache._latents_NBSR is not self._store_NBSR:
+        if cache is not self._cache or cache.storage is not self._store_NBSR:
             self._bind(cache)
         return text_position
 
@@ -228,9 +228,9 @@ class Decoder:
         config = self._folded.config
         if cache.batch_size != 1:
             raise ValueError(f"the cache has {cache.batch_size} rows, the ids have 1")
-        if cache._latents_NBSR.shape[2] == 0:
+        if cache.storage.shape[2] == 0:
             cache.write(0, torch.zeros(1, 1, config.d_latent))  # the first write allocates
-        store_NBSR = cache._latents_NBSR
+        store_NBSR = cache.storage
         sizes = (config.n_layers, 1, config.n_slots + config.max_seq_len, config.d_latent)
         if store_NBSR.shape != sizes or store_NBSR.dtype != torch.float32 or store_NBSR.device.type != "cpu":
             raise ValueError(
