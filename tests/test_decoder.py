@@ -12,6 +12,7 @@ from conftest import MAX_SEQ_LEN, N_SLOTS, VOCAB_SIZE, lively, random_ids, tiny_
 import tinylm
 from tinylm import LatentCache, TinyLM
 from tinylm.decoder import Decoder
+from tinylm.generate import SHORT_PROMPT
 
 TOLERANCE = {"atol": 1e-4, "rtol": 0.0}
 
@@ -459,11 +460,28 @@ def test_hooks_are_called_for_every_token(text_model):
     assert Decoder.of(model) is not None
 
 
-def test_a_stream_reads_the_prompt_with_the_model_and_the_rest_with_the_decoder(model, images_for, monkeypatch):
+@pytest.mark.parametrize("n_prompt", [1, SHORT_PROMPT, SHORT_PROMPT + 1])
+def test_the_model_reads_images_and_long_prompts_and_the_decoder_the_rest(model, images_for, monkeypatch, n_prompt):
     n_read, forward = [], TinyLM.forward
     monkeypatch.setattr(TinyLM, "forward", lambda *args, **kw: n_read.append(1) or forward(*args, **kw))
-    assert len(tinylm.generate(model, [1, 2], images_for(model, 1), max_new_tokens=7)) == 7
-    assert len(n_read) == 1
+    prompt, images = list(range(1, n_prompt + 1)), images_for(model, 1)
+    assert len(tinylm.generate(model, prompt, images, max_new_tokens=MAX_SEQ_LEN - n_prompt)) == MAX_SEQ_LEN - n_prompt
+    assert len(n_read) == (images is not None or n_prompt > SHORT_PROMPT)
+
+
+@pytest.mark.parametrize("n_prompt", range(1, SHORT_PROMPT + 2))
+def test_the_first_step_has_the_routing_and_logits_of_the_whole_prompt_however_it_is_read(model, images_for, n_prompt):
+    prompt, images = [3, 1, 4, 1, 5, 9][:n_prompt], images_for(model, 1)
+    step = next(tinylm.stream(model, prompt, images, max_new_tokens=2))
+    with torch.no_grad():
+        whole = model(torch.tensor([prompt]), images)
+    logprobs = whole.logits[0, -1].log_softmax(-1)
+    assert step.logprob == pytest.approx(float(logprobs[step.token_id]), abs=1e-4)
+    assert len(step.routing) == len(whole.routings)
+    for found, right in zip(step.routing, whole.routings, strict=True):
+        torch.testing.assert_close(found.probs, right.probs, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.weights, right.weights, atol=1e-5, rtol=1e-5)
+        assert torch.equal(found.expert_ids, right.expert_ids)
 
 
 def test_a_stream_equals_the_model_read_again_for_every_token(model, images_for):

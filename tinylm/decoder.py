@@ -131,6 +131,7 @@ class Decoder:
         hidden_kP = torch.stack([_with_one(config.d_ff) for _ in range(n_rows)])
         self._hidden_kF = hidden_kP[:, : config.d_ff]
         self._z_rows, self._hidden_rows = self._z_kF.unbind(), hidden_kP.unbind()
+        self._routes: list[tuple[list[int], list[float]]] = []
         self._cache: LatentCache | None = None
         self._store_NBSR: Tensor | None = None
         self._latents_SR: list[Tensor] = []
@@ -168,11 +169,11 @@ class Decoder:
         one; IndexError on an id outside the vocabulary.
         """
         with torch.inference_mode():
-            logits_V, routings = self.read(token_id, cache)
-            return ModelOutput(logits_V[None, None], routings)
+            logits_V = self.read(token_id, cache)
+            return ModelOutput(logits_V[None, None], self.routings())
 
-    def read(self, token_id: int, cache: LatentCache) -> tuple[Tensor, tuple[Routing, ...]]:
-        """`step` for a caller in inference mode, with the logits as (V,)."""
+    def read(self, token_id: int, cache: LatentCache) -> Tensor:
+        """The logits (V,) of `step`, for a caller in inference mode; `routings` has the rest."""
         folded = self._folded
         config = folded.config
         position = cache.length
@@ -181,7 +182,7 @@ class Decoder:
         h_D, c_kv_R, q_HR, attended_HR = self._h_D, self._c_kv_R, self._q_HR, self._attended_HR
         z_kF, erf_kF, z_rows, hidden_rows = self._z_kF, self._erf_kF, self._z_rows, self._hidden_rows
         routes: list[tuple[list[int], list[float]]] = []
-        scores_NE, scores_rows = self._scores_NE, self._scores_rows
+        scores_rows = self._scores_rows
         chosen, shares = [0], [1.0]
         torch.add(folded.embed_VD[token_id], folded.pos_TD[text_position], out=h_D)
         for latents_SR, layer in zip(self._latents_SR, folded.layers, strict=True):
@@ -206,8 +207,17 @@ class Decoder:
                 h_D.addmv_(experts[expert].w_out_DP, hidden_P, alpha=share)
         cache.advance(1)
         x_D = h_D if folded.eps is None else torch.layer_norm(h_D, n_model, eps=folded.eps)
-        logits_V = torch.addmv(folded.head_bias_V, folded.head_VD, x_D)
-        return logits_V, _routings(scores_NE, routes) if routes else ()
+        self._routes = routes
+        return torch.addmv(folded.head_bias_V, folded.head_VD, x_D)
+
+    def routings(self) -> tuple[Routing, ...]:
+        """How the token read last was routed, one a layer, as new tensors; () when dense."""
+        if not self._routes:
+            return ()
+        probs_N1E = torch.softmax(self._scores_NE, -1).unsqueeze(1)
+        weights_N1k = torch.tensor([[shares] for _, shares in self._routes])
+        expert_ids_N1k = torch.tensor([[chosen] for chosen, _ in self._routes])
+        return tuple(map(Routing, probs_N1E.unbind(), weights_N1k.unbind(), expert_ids_N1k.unbind()))
 
     def _check(self, token_id: int, cache: LatentCache, position: int) -> int:
         """The token's position in the text, once everything is known to fit; binds the cache."""
@@ -254,14 +264,6 @@ def _route(scores_E: Tensor, top_k: int) -> tuple[list[int], list[float]]:
     odds = [math.exp(scores[expert] - ahead[0]) for expert in chosen]
     total = sum(odds)
     return chosen, [odd / total for odd in odds]
-
-
-def _routings(scores_NE: Tensor, routes: list[tuple[list[int], list[float]]]) -> tuple[Routing, ...]:
-    """The routing of every layer, as new tensors."""
-    probs_N1E = torch.softmax(scores_NE, -1).unsqueeze(1)
-    weights_N1k = torch.tensor([[shares] for _, shares in routes])
-    expert_ids_N1k = torch.tensor([[chosen] for chosen, _ in routes])
-    return tuple(map(Routing, probs_N1E.unbind(), weights_N1k.unbind(), expert_ids_N1k.unbind()))
 
 
 @torch.no_grad()
