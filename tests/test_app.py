@@ -27,6 +27,8 @@ from tinylm.data.flowers import CAPTION_PROMPT
 from tinylm.ui.limits import MAX_CHARACTERS, Refused, Slots
 from tinylm.ui.models import RunFolders, Unavailable
 from tinylm.ui.service import Service
+from tinylm.ui.service.caption import caption
+from tinylm.ui.service.complete import complete
 
 PROMPT = "A baby cat is called"
 MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
@@ -167,7 +169,7 @@ def test_caption_gives_the_calibrated_probabilities_of_the_run_folder(
         if temperature is not None:
             info["caption_temperature"] = temperature
         tinylm.save(tmp_path / "weights" / "vision", run.model, run.tokenizer, info)
-        *_, update = Service(RunFolders(tmp_path / "weights")).caption(str(picture))
+        *_, update = caption(Service(RunFolders(tmp_path / "weights")), str(picture))
         powers = [math.exp(logprob / (temperature or 1)) for logprob in logprobs]
         right = {label: power / sum(powers) for label, power in zip(LABELS, powers, strict=True)}
         assert dict(update.result["labels"]) == pytest.approx(right, abs=1e-5)
@@ -184,7 +186,7 @@ def test_caption_names_what_the_run_folder_lacks(weights: Path, picture: Path, t
     info = {key: value for key, value in run.info.items() if key != lacking}
     tinylm.save(tmp_path / "weights" / "vision", run.model, run.tokenizer, info)
     with pytest.raises(Refused, match=f"names no {lacking}"):
-        next(Service(RunFolders(tmp_path / "weights")).caption(str(picture)))
+        next(caption(Service(RunFolders(tmp_path / "weights")), str(picture)))
 
 
 def test_caption_of_what_is_no_picture(client: Client, tmp_path: Path) -> None:
@@ -282,7 +284,7 @@ def test_a_prompt_that_fills_the_context_says_so(client: Client, n_prompt: int) 
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(service: Service, setting: dict) -> None:
     with pytest.raises(Refused, match=r"^[A-Z].*\.$"):
-        list(service.complete(**{"prompt": PROMPT, **setting}))
+        list(complete(service, **{"prompt": PROMPT, **setting}))
 
 
 @pytest.mark.parametrize(
@@ -290,7 +292,7 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(service: Service, setting:
     [{"temperature": 1e-6}, {"temperature": 2, "top_k": 10**6}, {"temperature": 1, "top_p": 0}, {"seed": None}],
 )
 def test_odd_but_sensible_settings_run(service: Service, setting: dict) -> None:
-    *_, update = service.complete(PROMPT, max_new_tokens=4, **setting)
+    *_, update = complete(service, PROMPT, max_new_tokens=4, **setting)
     assert len(update.result["tokens"]) == 4
 
 
@@ -329,10 +331,10 @@ def test_two_visitors_do_not_mix(address: str) -> None:
 def test_a_dropped_run_gives_its_place_back(weights: Path) -> None:
     service = Service(RunFolders(weights), Slots(1))
     for _ in range(3):
-        updates = service.complete(PROMPT, "deep")
+        updates = complete(service, PROMPT, "deep")
         next(updates)
         updates.close()
-    *_, update = service.complete(PROMPT, max_new_tokens=2)
+    *_, update = complete(service, PROMPT, max_new_tokens=2)
     assert len(update.result["tokens"]) == 2
 
 

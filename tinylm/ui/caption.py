@@ -21,6 +21,7 @@ from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
 from tinylm.ui.limits import Refused
 from tinylm.ui.models import VISION
 from tinylm.ui.service import Service, Update
+from tinylm.ui.service.caption import caption as captioned
 from tinylm.ui.widgets import widget
 from tinylm.vision import MAX_BYTES
 
@@ -67,7 +68,7 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
     """Lay out the tab and wire it; returns its opening example and the panel that shows it."""
     paths = draw_examples()
     first = paths[EXAMPLES[0]]
-    opening = Opening(lambda: service.runs.stamp(VISION), lambda: service.caption(first))
+    opening = Opening(lambda: service.runs.stamp(VISION), lambda: captioned(service, first))
     with gr.Row(elem_classes=["tl-columns"]):
         with gr.Column(scale=2, min_width=280):
             picture = gr.Image(
@@ -102,7 +103,7 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
     }
 
     def sent(payload: dict[str, Any] | None) -> Iterator[Update]:
-        yield from service.caption(opened(payload))
+        yield from captioned(service, opened(payload))
 
     def updates(request: gr.Request, captions: Iterator[Update]) -> Iterator[dict[str, Any]]:
         return for_page(captions, turns.begin(request.session_hash, "caption"))
@@ -116,7 +117,7 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
     def example(path: str) -> Callable[..., Iterator[tuple[Any, dict[str, Any]]]]:
         def run_example(request: gr.Request) -> Iterator[tuple[Any, dict[str, Any]]]:
             shown: Any = path
-            for value in updates(request, service.caption(path)):
+            for value in updates(request, captioned(service, path)):
                 yield shown, value
                 shown = gr.skip()
 

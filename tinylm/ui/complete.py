@@ -11,6 +11,7 @@ from tinylm.ui import limits, zero_gpu
 from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
 from tinylm.ui.models import TEXT
 from tinylm.ui.service import Service
+from tinylm.ui.service.complete import complete as completion
 from tinylm.ui.widgets import widget
 
 EXAMPLES = (
@@ -25,7 +26,7 @@ EXAMPLES = (
 
 def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
     """Lay out the tab and wire it; returns its opening example and the panel that shows it."""
-    opening = Opening(lambda: service.runs.stamp(TEXT), lambda: service.complete(EXAMPLES[0]))
+    opening = Opening(lambda: service.runs.stamp(TEXT), lambda: completion(service, EXAMPLES[0]))
     with gr.Row(elem_classes=["tl-columns"]):
         with gr.Column(scale=3, min_width=320):
             with gr.Row(elem_classes=["tl-ask"]):

@@ -11,6 +11,7 @@ from tinylm.ui import limits
 from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
 from tinylm.ui.models import MOE
 from tinylm.ui.service import Service
+from tinylm.ui.service.route import route as routed
 from tinylm.ui.widgets import widget
 
 EXAMPLES = ("A baby dog is called", "Bees make", "The sun rises in the", "trees lose leaves in")
@@ -18,7 +19,7 @@ EXAMPLES = ("A baby dog is called", "Bees make", "The sun rises in the", "trees 
 
 def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
     """Lay out the tab and wire it; returns its opening example and the panel that shows it."""
-    opening = Opening(lambda: service.runs.stamp(MOE), lambda: service.route(EXAMPLES[0]))
+    opening = Opening(lambda: service.runs.stamp(MOE), lambda: routed(service, EXAMPLES[0]))
     with gr.Row(elem_classes=["tl-ask"]):
         prompt = gr.Textbox(
             EXAMPLES[0],
@@ -52,7 +53,7 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
     }
 
     def updates(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
-        return for_page(service.route(*inputs), turns.begin(request.session_hash, "routing"))
+        return for_page(routed(service, *inputs), turns.begin(request.session_hash, "routing"))
 
     def run_prompt(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
         yield from updates(request, *inputs)
@@ -66,7 +67,7 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
 
     def route(prompt: str, temperature: float = 0, max_new_tokens: int = 40, seed: int = 0) -> Iterator[dict[str, Any]]:
         """Continue a prompt and tell each token's experts; streams one JSON object that grows."""
-        yield from for_api(service.route(prompt, temperature, max_new_tokens, seed))
+        yield from for_api(routed(service, prompt, temperature, max_new_tokens, seed))
 
     page: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **streams}
     runs = [gr.on([run.click, prompt.submit], run_prompt, [prompt, *settings], panel, **page)]

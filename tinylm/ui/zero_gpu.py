@@ -14,6 +14,7 @@ import torch
 from tinylm.ui.limits import MAX_SECONDS
 from tinylm.ui.models import RunFolders
 from tinylm.ui.service import Service, Update
+from tinylm.ui.service.complete import complete as complete_text
 
 LARGE = 50_000_000
 """Parameters from which on a model takes the GPU."""
@@ -31,14 +32,14 @@ def _gpu(function: F) -> F:
 
 @_gpu
 def complete_on_gpu(weights: str, *inputs: Any) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """`Service.complete` in a process of its own that has a GPU: plain values go in and come out."""
+    """The completion in a process of its own that has a GPU: plain values go in and come out."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for update in Service(RunFolders(weights, device)).complete(*inputs):
+    for update in complete_text(Service(RunFolders(weights, device)), *inputs):
         yield update.result, update.page
 
 
 def complete(service: Service, *inputs: Any) -> Iterator[Update]:
-    """`Service.complete`, on a GPU where one can be asked for and the model is large enough to gain from it."""
+    """The completion, on a GPU where one can be asked for and the model is large enough to gain from it."""
     name = inputs[1] if len(inputs) > 1 else "text"
     on_zero_gpu = bool(os.environ.get("SPACES_ZERO_GPU"))
     if on_zero_gpu and name in service.runs.text_names() and service.runs.get(name).model.n_parameters() >= LARGE:
@@ -46,4 +47,4 @@ def complete(service: Service, *inputs: Any) -> Iterator[Update]:
             for result, page in complete_on_gpu(str(service.runs.folder), *inputs):
                 yield Update(result, page)
         return
-    yield from service.complete(*inputs)
+    yield from complete_text(service, *inputs)

@@ -12,6 +12,8 @@ import gradio as gr
 
 FOLDER = Path(__file__).parent
 SHARED = "draw"
+FRAME = "frame.css"
+COMMON_STYLES = ("page.css", "panels.css")  # first, so that a widget's own style can go beyond them
 
 
 def widget(name: str, value: dict[str, Any], elem_id: str) -> gr.HTML:
@@ -28,12 +30,13 @@ def widget(name: str, value: dict[str, Any], elem_id: str) -> gr.HTML:
 
 def css() -> str:
     """The styles of the panels and of what stands round them; gradio puts its own prefix before each selector."""
-    return "\n".join(map(_read, ("page.css", "panels.css")))
+    own = sorted(path.name for path in FOLDER.glob("*.css") if path.name not in (FRAME, *COMMON_STYLES))
+    return "\n".join(map(_read, (*COMMON_STYLES, *own)))
 
 
 def head() -> str:
     """The shared script, and the styles of the page's frame, which no prefix may precede, for the document's head."""
-    return f"<style>\n{_read('frame.css')}\n</style>\n<script>\n{_read(SHARED + '.js')}\n</script>"
+    return f"<style>\n{_read(FRAME)}\n</style>\n<script>\n{_read(SHARED + '.js')}\n</script>"
 
 
 def _read(name: str) -> str:

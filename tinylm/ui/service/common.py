@@ -1,0 +1,110 @@
+"""What every tab's answers share: an update, the models and the places to run them in, a prompt, and the pace."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tinylm.checkpoint import Run, unknown_words
+from tinylm.generate import Step
+from tinylm.tokenizer import Tokenizer
+from tinylm.ui import limits
+from tinylm.ui.limits import Refused, Slots
+from tinylm.ui.models import RunFolders
+
+SECONDS_BETWEEN_UPDATES = 1 / 30
+
+
+class Update(NamedTuple):
+    """One state of a run."""
+
+    result: dict[str, Any]
+    page: dict[str, Any]
+
+
+class Service:
+    """The three models behind the page, and the places to run them in."""
+
+    def __init__(self, runs: RunFolders, slots: Slots | None = None) -> None:
+        self.runs = runs
+        self.slots = slots or Slots()
+
+
+class Start(NamedTuple):
+    """A prompt as the model reads it."""
+
+    text: str
+    ids: list[int]
+    pieces: list[dict[str, Any]]  # {"text", "known"} a token, in the visitor's own characters
+    unknown: list[str]  # characters that no token covers
+    new_words: list[str]  # words that the training text did not have
+    from_nothing: bool
+
+    @classmethod
+    def read(cls, run: Run, text: str) -> Start:
+        """Encode a prompt; an empty one starts from `<eos>`, which stands before a text. Raises Refused."""
+        tokenizer, room = run.tokenizer, run.model.config.max_seq_len
+        if not text.strip():
+            if tokenizer.eos_id is None:
+                raise Refused("This model needs a prompt to start from. Please type a word or two.")
+            return cls("", [tokenizer.eos_id], [], [], [], True)
+        ids = tokenizer.encode(text)
+        if len(ids) > room:
+            raise Refused(f"The prompt has {len(ids):,} tokens; this model reads at most {room:,}. Please shorten it.")
+        unknown_ids = {tokenizer.pad_id, tokenizer.unk_id}
+        pieces, at = [], 0
+        for token_id in ids:
+            known = token_id not in unknown_ids
+            end = at + (len(tokenizer.tokens[token_id]) if known else 1)
+            pieces.append({"text": text[at:end], "known": known})
+            at = end
+        return cls(text, ids, pieces, tokenizer.unknown_characters(text), unknown_words(run, text), False)
+
+
+class Pace:
+    """Times the model's own work, and tells when the next update is due."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._count = 0
+        self._last = -math.inf
+
+    def timed(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """The steps; the time between a step and the request for the next one doesn't count."""
+        while True:
+            start = time.perf_counter()
+            step = next(steps, None)
+            self._seconds += time.perf_counter() - start
+            if step is None:
+                return
+            self._count += 1
+            yield step
+
+    def due(self) -> bool:
+        """Whether the page should hear of the newest step: at once for the first, then at most 30 times a second."""
+        now = time.perf_counter()
+        if now - self._last < SECONDS_BETWEEN_UPDATES:
+            return False
+        self._last = now
+        return True
+
+    def speed(self) -> dict[str, Any]:
+        """`tokens_per_second` of model time."""
+        return {"tokens_per_second": round(self._count / self._seconds if self._seconds else 0.0, 1)}
+
+
+def token_text(tokenizer: Tokenizer, token_id: int) -> str:
+    """A token's characters; a special token by its name, an unknown character as U+FFFD."""
+    return tokenizer.decode([token_id]) or tokenizer.tokens[token_id]
+
+
+def checked_new_tokens(value: Any) -> int:
+    """How many tokens to generate; None gives 40. Raises Refused in words."""
+    return limits.whole(value, "Max new tokens", 1, limits.MAX_NEW_TOKENS, 40)
+
+
+def probability(logprob: float) -> float:
+    """Of a log-probability in nats, rounded for the page."""
+    return round(math.exp(logprob), 6)

@@ -1,0 +1,127 @@
+"""The Routing tab: a prompt continued by the mixture of experts, each token with where it was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from tinylm.generate import stream
+from tinylm.moe import Routing, load_balancing_loss
+from tinylm.tokenizer import EOS
+from tinylm.ui import limits
+from tinylm.ui.limits import Refused
+from tinylm.ui.models import MOE
+from tinylm.ui.service.common import Pace, Service, Start, Update, checked_new_tokens, token_text
+
+
+def route(
+    service: Service, prompt: Any, temperature: Any = 0, max_new_tokens: Any = 40, seed: Any = 0
+) -> Iterator[Update]:
+    """Continue a prompt and tell each token's experts. Raises Refused or Unavailable.
+
+    `load_balancing_loss` is the mean over layers; `load` and it are those of the tokens read so far.
+    """
+    settings = {
+        "max_new_tokens": checked_new_tokens(max_new_tokens),
+        "temperature": limits.number(temperature, "Temperature", 0, limits.MAX_TEMPERATURE, 0),
+        "seed": limits.whole(seed, "Seed", 0, limits.MAX_SEED, 0),
+    }
+    text = limits.prompt(prompt)
+    with service.slots.take() as deadline:
+        run = service.runs.get(MOE)
+        tokenizer, config = run.tokenizer, run.model.config
+        if config.moe is None or config.vision is not None:
+            raise Refused("The moe folder holds a model without experts; `python train.py moe` makes one with them.")
+        start = Start.read(run, text)
+        texts = [piece["text"] for piece in start.pieces] or [EOS]
+        new_ids: list[int] = []
+        seen = Routed(config.n_layers)
+        page = {
+            "n_prompt": len(texts),
+            "from_nothing": start.from_nothing,
+            "unknown": start.unknown,
+            "unknown_words": start.new_words,
+            "top_k": config.moe.top_k,
+            "n_layers": config.n_layers,
+            "context": config.max_seq_len,
+            "stopped": None,
+        }
+
+        def update(stopped: str | None, speed: dict[str, Any]) -> Update:
+            result = {
+                "text": start.text + tokenizer.decode(new_ids),
+                "n_experts": run.model.config.moe.n_experts,  # type: ignore[union-attr]
+                "tokens": [{"text": t, **token} for t, token in zip(texts, seen.tokens, strict=False)],
+                "load": seen.load(),
+                "load_balancing_loss": seen.loss(),
+            }
+            return Update(result, page | {"stopped": stopped} | speed)
+
+        steps = stream(run.model, start.ids, eos_id=tokenizer.eos_id, **settings)  # type: ignore[arg-type]
+        pace = Pace()
+        for step in pace.timed(steps):
+            deadline.check()
+            seen.read(step.routing)  # of the tokens before this one
+            texts.append(token_text(tokenizer, step.token_id))
+            new_ids.append(step.token_id)
+            if pace.due():
+                yield update(None, pace.speed())
+        ids = [*start.ids, *new_ids]
+        if len(ids) <= config.max_seq_len and len(seen.tokens) < len(ids):
+            # The last token was chosen but not read: read it, so that it has experts too.
+            with torch.inference_mode():
+                routings = run.model(torch.tensor([ids], device=run.model.head_bias.device)).routings
+            seen.read(tuple(Routing(*(part[len(seen.tokens) :] for part in routing)) for routing in routings))
+        yield update(steps.stopped, pace.speed())
+
+
+class Routed:
+    """The routing of the tokens read so far."""
+
+    def __init__(self, n_layers: int) -> None:
+        self.tokens: list[dict[str, Any]] = []
+        self._layers: list[list[Routing]] = [[] for _ in range(n_layers)]
+
+    def read(self, routings: Sequence[Routing]) -> None:
+        """Add the tokens that one step read."""
+        for parts, routing in zip(self._layers, routings, strict=True):
+            parts.append(routing)
+        by_layer = [
+            (routing.expert_ids.tolist(), _rounded(routing.weights), _rounded(routing.probs)) for routing in routings
+        ]
+        for i in range(len(by_layer[0][0])):
+            self.tokens.append(
+                {
+                    "experts": [experts[i] for experts, _, _ in by_layer],
+                    "weights": [weights[i] for _, weights, _ in by_layer],
+                    "probs": [probs[i] for _, _, probs in by_layer],
+                }
+            )
+
+    def load(self) -> list[list[float]]:
+        """Share of the choices that went to each expert, by layer; each layer sums to 1."""
+        shares = []
+        for routing in self._whole():
+            counts = routing.expert_ids.flatten().bincount(minlength=routing.probs.shape[1])
+            shares.append([round(share, 6) for share in (counts / counts.sum()).tolist()])
+        return shares
+
+    def loss(self) -> float | None:
+        """Mean of the layers' load-balancing losses; None before the first token."""
+        layers = self._whole()
+        if not layers:
+            return None
+        return round(sum(float(load_balancing_loss(routing)) for routing in layers) / len(layers), 6)
+
+    def _whole(self) -> list[Routing]:
+        if not self.tokens:
+            return []
+        for parts in self._layers:
+            parts[:] = [Routing(*(torch.cat(column) for column in zip(*parts, strict=True)))]
+        return [parts[0] for parts in self._layers]
+
+
+def _rounded(values: torch.Tensor) -> list[list[float]]:
+    return [[round(value, 5) for value in row] for row in values.tolist()]
