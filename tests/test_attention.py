@@ -58,6 +58,19 @@ def test_the_last_queries_see_all_keys_before_them_both_ways(n_queries):
         torch.testing.assert_close(way(x[:, -n_queries:], latents).double(), right, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(12, 3, 5), (8, 1, 4)])
+def test_the_weights_are_those_with_which_attention_mixes_its_values(shape):
+    attention = make(*shape)
+    x = torch.randn(2, 6, shape[0], generator=torch.Generator().manual_seed(3))
+    weights = attention.weights(x)
+    assert weights.shape == (2, shape[1], 6, 6)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, shape[1], 6))
+    assert torch.equal(weights.triu(1), torch.zeros_like(weights))
+    values = attention.w_uv(attention.w_dkv(x)).view(2, 6, shape[1], -1)
+    mixed = torch.einsum("bhts,bshk->bthk", weights, values).flatten(2)
+    torch.testing.assert_close(attention.w_o(mixed).double(), textbook(attention, x), atol=1e-5, rtol=1e-5)
+
+
 def test_expand_and_absorb_give_equal_gradients():
     attention = make(24, 3, 5)
     x = torch.randn(2, 7, 24)

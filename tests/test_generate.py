@@ -156,6 +156,48 @@ def test_the_routing_of_each_step_equals_that_of_reading_all_at_once(images_for)
                 torch.testing.assert_close(pieces, getattr(routing, name), atol=1e-5, rtol=1e-5)
 
 
+def test_the_latents_of_the_steps_are_the_cache_after_the_last_one(model, images_for):
+    images, prompt = images_for(model, 1), [3, 1, 4]
+    steps = list(stream(model, prompt, images, 5))
+    cache = tinylm.LatentCache(model.config)
+    with torch.no_grad():
+        model(torch.tensor([[*prompt, *(step.token_id for step in steps[:-1])]]), images, cache)
+    latents = torch.cat([step.latents_NTR for step in steps], dim=1)
+    torch.testing.assert_close(latents, cache.latents[:, 0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "seed": 7}])
+def test_given_tokens_come_first_and_the_models_own_choice_given_changes_nothing(model, images_for, settings):
+    images, prompt = images_for(model, 1), [3, 1, 4]
+    free = list(stream(model, prompt, images, 6, **settings))
+    ids = [step.token_id for step in free]
+    for n in range(7):
+        again = list(stream(model, prompt, images, 6, given=ids[:n], **settings))
+        assert [step.token_id for step in again] == ids
+        assert [step.logprob for step in again] == [step.logprob for step in free]
+
+
+def test_a_given_token_that_the_model_would_not_choose_is_described_and_continued(model, images_for):
+    images, prompt = images_for(model, 1), [3, 1, 4]
+    first = next(stream(model, prompt, images, 6))
+    other = first.alternatives[7]
+    forked = list(stream(model, prompt, images, 6, given=[other[0]]))
+    assert forked[0].token_id == other[0]
+    assert math.exp(forked[0].logprob) == pytest.approx(other[1], rel=1e-4)
+    assert forked[0].alternatives == first.alternatives
+    rest = [step.token_id for step in stream(model, [*prompt, other[0]], images, 5)]
+    assert [step.token_id for step in forked[1:]] == rest
+
+
+def test_given_tokens_end_a_text_where_they_hold_its_end_and_are_checked(text_model):
+    ended = stream(text_model, [1], max_new_tokens=6, given=[2, 9], eos_id=9)
+    assert [step.token_id for step in ended] == [2]
+    assert ended.stopped == "eos"
+    with pytest.raises(ValueError, match="token id 999"):
+        stream(text_model, [1], given=[999])
+    assert len(list(stream(text_model, [1], max_new_tokens=2, given=[2, 3, 4]))) == 2
+
+
 def test_a_vocabulary_smaller_than_ten_gives_all_alternatives():
     model = lively(tiny_config("text", vocab_size=4))
     (step,) = stream(model, [0], max_new_tokens=1)

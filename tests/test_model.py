@@ -523,3 +523,30 @@ def test_a_prompt_longer_than_the_context_is_refused(model, images_for):
     assert model(random_ids(1, MAX_SEQ_LEN), images).logits.shape[1] == MAX_SEQ_LEN
     with pytest.raises(ValueError, match=f"{MAX_SEQ_LEN + 1} text positions exceed the context of {MAX_SEQ_LEN}"):
         model(random_ids(1, MAX_SEQ_LEN + 1), images)
+
+
+# Attention maps
+
+
+def test_attention_maps_are_those_of_the_running_model(model, images_for):
+    # Against the inputs that each block's attention really gets, seen by hooks while the model reads.
+    ids, images = random_ids(2, 6), images_for(model, 2)
+    seen = []
+    hooks = [
+        block.attention.register_forward_pre_hook(lambda attention, inputs: seen.append(attention.weights(inputs[0])))
+        for block in model.blocks
+    ]
+    with torch.no_grad():
+        model(ids, images)
+    for hook in hooks:
+        hook.remove()
+    maps = model.attention_maps(ids, images)
+    n_positions = model.config.n_slots + 6
+    assert maps.shape == (3, 2, model.config.n_heads, n_positions, n_positions)
+    torch.testing.assert_close(maps, torch.stack(seen))
+    assert not maps.requires_grad
+
+
+def test_attention_maps_refuse_what_the_model_refuses(model, images_for):
+    with pytest.raises(ValueError, match="exceed the context"):
+        model.attention_maps(random_ids(1, model.config.max_seq_len + 1), images_for(model, 1))

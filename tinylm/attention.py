@@ -73,6 +73,17 @@ class MultiHeadLatentAttention(nn.Module):
         out_BHTK = context_BHTR @ w_uv_HKR.transpose(1, 2)
         return self.w_o(out_BHTK.transpose(1, 2).flatten(2))
 
+    def weights(self, x_BTD: Tensor) -> Tensor:
+        """How much each position attends to each position up to itself, (B, H, T, T); every row sums to 1.
+
+        What `expand` computes inside its fused kernel for whole rows without a cache.
+        """
+        q_BHTK = self._split_heads(self.w_q(x_BTD))
+        k_BHTK = self._split_heads(self.w_uk(self.w_dkv(x_BTD)))
+        scores_BHTT = q_BHTK @ k_BHTK.transpose(2, 3) / math.sqrt(self.d_head)
+        n = x_BTD.shape[1]
+        return scores_BHTT.masked_fill(~visible(n, n, x_BTD.device), float("-inf")).softmax(dim=-1)
+
     def _split_heads(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.unflatten(2, (self.n_heads, self.d_head)).transpose(1, 2)
 

@@ -1,6 +1,6 @@
 """Generation: prefill once, then decode a token at a time against the latent cache.
 
-B batch, T positions, S image slots, D `d_model`, V vocabulary.
+B batch, T positions, S image slots, D `d_model`, R `d_latent`, N layers, V vocabulary.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Step(NamedTuple):
     alternatives: list[tuple[int, float]]  # the likeliest ids with their probabilities, under the model itself
     routing: tuple[Routing, ...]  # of the positions read to choose it: the whole prompt first, then the last token
     cache_nbytes: int  # bytes in the latent cache when it was chosen
+    latents_NTR: Tensor  # what the cache got for the positions read, in every layer
 
 
 def sample(
@@ -114,6 +115,7 @@ def stream(
     top_p: float | None = None,
     seed: int | None = None,
     eos_id: int | None = None,
+    given: Sequence[int] = (),
 ) -> Stream:
     """Continue one prompt; each step comes as soon as it is known.
 
@@ -121,10 +123,13 @@ def stream(
     `max_new_tokens`, or when the context is full. The same `seed` gives the same tokens. On the CPU in float32 a
     `Decoder` reads all but images and long prompts, with the weights as they are when the first step is taken.
 
+    The first tokens are those of `given`, whatever the model would choose; they count as new ones, and the random
+    numbers go on behind them as if they had been drawn.
+
     Raises ValueError at once if the prompt is empty, longer than the context, or holds an id outside the vocabulary,
     and on bad sampling settings.
     """
-    chosen = _begin(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id, routed=True)
+    chosen = _begin(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id, given, described=True)
     return Stream(_steps(chosen))
 
 
@@ -133,8 +138,9 @@ class Chosen(NamedTuple):
 
     token_id: int
     logits_V: Tensor
-    routing: tuple[Routing, ...]  # () unless asked for
+    routing: tuple[Routing, ...]  # () if it will not be described
     cache_nbytes: int
+    latents_NTR: Tensor  # empty if it will not be described
 
 
 def _begin(
@@ -147,9 +153,10 @@ def _begin(
     top_p: float | None,
     seed: int | None,
     eos_id: int | None,
-    routed: bool,
+    given: Sequence[int],
+    described: bool,
 ) -> Generator[Chosen, None, StopReason]:
-    """The tokens to come, with their routing if it is asked for, once everything is known to make sense."""
+    """The tokens to come, with what describes them if that is asked for, once everything is known to make sense."""
     check_sampling(temperature, top_k, top_p)
     ids = [int(token_id) for token_id in ids]
     config = model.config
@@ -157,7 +164,8 @@ def _begin(
         raise ValueError("the prompt has no tokens")
     if len(ids) > config.max_seq_len:
         raise ValueError(f"the prompt has {len(ids)} tokens; the context holds {config.max_seq_len}")
-    outside = [token_id for token_id in ids if not 0 <= token_id < config.vocab_size]
+    given = [int(token_id) for token_id in given]
+    outside = [token_id for token_id in (*ids, *given) if not 0 <= token_id < config.vocab_size]
     if outside:
         raise ValueError(f"token id {outside[0]} is outside the vocabulary of {config.vocab_size}")
     if max_new_tokens < 0:
@@ -167,7 +175,7 @@ def _begin(
         generator.seed()
     else:
         generator.manual_seed(seed)
-    return _tokens(model, ids, images, max_new_tokens, temperature, top_k, top_p, generator, eos_id, routed)
+    return _tokens(model, ids, images, max_new_tokens, temperature, top_k, top_p, generator, eos_id, given, described)
 
 
 def _steps(chosen: Generator[Chosen, None, StopReason]) -> Generator[Step, None, StopReason]:
@@ -177,7 +185,7 @@ def _steps(chosen: Generator[Chosen, None, StopReason]) -> Generator[Step, None,
         except StopIteration as end:
             return end.value
         with torch.inference_mode():
-            step = _describe(*token)
+            step = _describe(token)
         yield step
 
 
@@ -191,7 +199,8 @@ def _tokens(
     top_p: float | None,
     generator: torch.Generator,
     eos_id: int | None,
-    routed: bool,
+    given: list[int],
+    described: bool,
 ) -> Generator[Chosen, None, StopReason]:
     if max_new_tokens == 0:
         return "length"
@@ -201,17 +210,21 @@ def _tokens(
         # Under autocast the latents have another type, and only the model itself can go on.
         decoder = None if max_new_tokens == 1 or torch.is_autocast_enabled("cpu") else Decoder.of(model)
         if decoder is not None and model.config.vision is None and images is None and len(ids) <= SHORT_PROMPT:
-            logits_V, routings = _read_short(decoder, ids, cache, routed)
+            logits_V, routings = _read_short(decoder, ids, cache, described)
         else:
             output = prefill(model, ids, cache, images)
             logits_V, routings = output.logits[0, -1].cpu(), output.routings
     nbytes_per_position = cache.nbytes // cache.length
+    n_read = 0
     for n_new in range(1, max_new_tokens + 1):
         with torch.inference_mode():
             token_id = sample(logits_V, temperature, top_k, top_p, generator)
+            token_id = given[n_new - 1] if n_new <= len(given) else token_id
             if token_id == eos_id:
                 return "eos"
-        yield Chosen(token_id, logits_V, routings, nbytes_per_position * cache.length)
+            latents_NTR = cache.latents[:, 0, n_read:].clone() if described else logits_V[:0]
+            n_read = cache.length
+        yield Chosen(token_id, logits_V, routings, nbytes_per_position * cache.length, latents_NTR)
         if n_new == max_new_tokens:
             break
         if cache.length == cache.capacity:
@@ -219,7 +232,7 @@ def _tokens(
         with torch.inference_mode():
             if decoder is not None:
                 logits_V = decoder.read(token_id, cache)
-                routings = decoder.routings() if routed else ()
+                routings = decoder.routings() if described else ()
             else:
                 output = decode(model, token_id, cache)
                 logits_V, routings = output.logits[0, -1].cpu(), output.routings
@@ -227,23 +240,24 @@ def _tokens(
 
 
 def _read_short(
-    decoder: Decoder, ids: list[int], cache: LatentCache, routed: bool
+    decoder: Decoder, ids: list[int], cache: LatentCache, described: bool
 ) -> tuple[Tensor, tuple[Routing, ...]]:
     """What the prefill gives for a short prompt: the last position's logits, and the routing of all positions."""
     routings = []
     for token_id in ids:
         logits_V = decoder.read(token_id, cache)
-        routings.append(decoder.routings() if routed else ())
+        routings.append(decoder.routings() if described else ())
     layers = zip(*routings, strict=True)
     return logits_V, tuple(Routing(*map(torch.cat, zip(*layer, strict=True))) for layer in layers)
 
 
-def _describe(token_id: int, logits_V: Tensor, routings: tuple[Routing, ...], cache_nbytes: int) -> Step:
-    logprobs_V = logits_V.log_softmax(dim=-1)
+def _describe(token: Chosen) -> Step:
+    logprobs_V = token.logits_V.log_softmax(dim=-1)
     top = logprobs_V.topk(min(N_ALTERNATIVES, len(logprobs_V)))
     ids = top.indices.tolist()
     alternatives = list(zip(ids, top.values.exp().tolist(), strict=True))
-    return Step(token_id, logprobs_V[token_id].item(), alternatives, routings, cache_nbytes)
+    logprob = logprobs_V[token.token_id].item()
+    return Step(token.token_id, logprob, alternatives, token.routing, token.cache_nbytes, token.latents_NTR)
 
 
 def generate(
@@ -259,7 +273,7 @@ def generate(
 ) -> list[int]:
     """The new ids, without `eos_id`; see `stream`."""
     # No step is described: that takes a fifth of the time.
-    chosen = _begin(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id, routed=False)
+    chosen = _begin(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id, (), described=False)
     return [token.token_id for token in chosen]
 
 

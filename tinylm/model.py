@@ -1,6 +1,6 @@
 """The whole model: embed (image slots in front) -> blocks -> norm -> tied head.
 
-B batch, T text positions, S image slots, L = S + T positions, D `d_model`, V vocabulary.
+B batch, T text positions, S image slots, L = S + T positions, N layers, H heads, D `d_model`, V vocabulary.
 """
 
 from __future__ import annotations
@@ -90,14 +90,7 @@ class TinyLM(nn.Module):
         or of the wrong shape, or if the cache has other rows.
         """
         self._check(ids_BT, images, cache, slots)
-        n_slots, start = self.config.n_slots, cache.length if cache is not None else 0
-        # Slots share position embedding 0 and text counts from 0 behind them; the causal order is that of the row.
-        text_start = max(0, start - n_slots)
-        pos_T = torch.arange(text_start, text_start + ids_BT.shape[1], device=ids_BT.device)
-        h_BLD = self.embed(ids_BT) + self.pos_embed(pos_T)
-        if self.encoder is not None and start == 0:
-            slots_BSD = self.encoder(images) if slots is None else slots
-            h_BLD = torch.cat([slots_BSD + self.pos_embed.weight[0], h_BLD], dim=1)
+        h_BLD = self._embed(ids_BT, images, cache.length if cache is not None else 0, slots)
         routings = []
         for layer, block in enumerate(self.blocks):
             h_BLD, routing = block(h_BLD, cache, layer)
@@ -108,6 +101,30 @@ class TinyLM(nn.Module):
         h_BTD = self.norm(h_BLD[:, h_BLD.shape[1] - ids_BT.shape[1] :])
         logits_BTV = F.linear(h_BTD, self.embed.weight, self.head_bias)
         return ModelOutput(logits_BTV.float(), tuple(routings))
+
+    @torch.no_grad()
+    def attention_maps(self, ids_BT: Tensor, images: Tensor | None = None) -> Tensor:
+        """Who attends to whom when `ids_BT` (B, T) is read without a cache: (N, B, H, L, L), image slots first.
+
+        Entry [n, b, h, i, j] is the share of position j in what head h of layer n takes in at position i; each row
+        sums to 1. Raises ValueError as `forward` does.
+        """
+        self._check(ids_BT, images, None, None)
+        h_BLD, maps = self._embed(ids_BT, images, 0, None), []
+        for layer, block in enumerate(self.blocks):
+            maps.append(block.attention.weights(block.norm1(h_BLD)))  # type: ignore[union-attr,operator]
+            h_BLD, _ = block(h_BLD, None, layer)
+        return torch.stack(maps)
+
+    def _embed(self, ids_BT: Tensor, images: Tensor | None, start: int, slots: Tensor | None) -> Tensor:
+        # Slots share position embedding 0 and text counts from 0 behind them; the causal order is that of the row.
+        text_start = max(0, start - self.config.n_slots)
+        pos_T = torch.arange(text_start, text_start + ids_BT.shape[1], device=ids_BT.device)
+        h_BLD: Tensor = self.embed(ids_BT) + self.pos_embed(pos_T)
+        if self.encoder is not None and start == 0:
+            slots_BSD = self.encoder(images) if slots is None else slots
+            h_BLD = torch.cat([slots_BSD + self.pos_embed.weight[0], h_BLD], dim=1)
+        return h_BLD
 
     def _check(self, ids_BT: Tensor, images: Tensor | None, cache: LatentCache | None, slots: Tensor | None) -> None:
         config = self.config
