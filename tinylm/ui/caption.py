@@ -22,6 +22,7 @@ from tinylm.ui.limits import Refused
 from tinylm.ui.models import VISION
 from tinylm.ui.service import Service, Update
 from tinylm.ui.service.caption import caption as captioned
+from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
 from tinylm.vision import MAX_BYTES
 
@@ -64,8 +65,8 @@ def draw_examples() -> dict[str, str]:
     return paths
 
 
-def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
-    """Lay out the tab and wire it; returns its opening example and the panel that shows it."""
+def build(service: Service, turns: Turns) -> Tab:
+    """Lay out the tab and wire it."""
     paths = draw_examples()
     first = paths[EXAMPLES[0]]
     opening = Opening(lambda: service.runs.stamp(VISION), lambda: captioned(service, first))
@@ -138,4 +139,4 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
     stop.click(None, cancels=runs)
     whole = gr.JSON(visible=False)
     gr.on([], caption, picture, whole, api_name="caption", **streams)
-    return opening, panel
+    return Tab(opening, panel, {})

@@ -12,6 +12,7 @@ from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
 from tinylm.ui.models import TEXT
 from tinylm.ui.service import Service
 from tinylm.ui.service.complete import complete as completion
+from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
 
 EXAMPLES = (
@@ -24,8 +25,8 @@ EXAMPLES = (
 )
 
 
-def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
-    """Lay out the tab and wire it; returns its opening example and the panel that shows it."""
+def build(service: Service, turns: Turns) -> Tab:
+    """Lay out the tab and wire it."""
     opening = Opening(lambda: service.runs.stamp(TEXT), lambda: completion(service, EXAMPLES[0]))
     with gr.Row(elem_classes=["tl-columns"]):
         with gr.Column(scale=3, min_width=320):
@@ -96,4 +97,6 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
     stop.click(None, cancels=runs)
     whole = gr.JSON(visible=False)
     gr.on([], complete, [prompt, *settings], whole, api_name="complete", **streams)
-    return opening, panel
+    fields = {"prompt": prompt, "model": model, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    fields |= {"max_new_tokens": max_new_tokens, "seed": seed}
+    return Tab(opening, panel, fields, run_prompt)

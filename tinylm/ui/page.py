@@ -41,9 +41,11 @@ def build(weights: str | os.PathLike[str]) -> gr.Blocks:
             for label, module in (("Complete", complete), ("Caption", caption), ("Routing", routing)):
                 with gr.Tab(label, id=label.lower()):
                     tabs.append(module.build(service, turns))
-        for opening, panel in tabs:
+        for tab in tabs:
             # Only when weights came or changed since the page was built.
-            demo.load(opening.refresh, None, panel, api_visibility="private", show_progress="hidden", queue=False)
+            demo.load(
+                tab.opening.refresh, None, tab.panel, api_visibility="private", show_progress="hidden", queue=False
+            )
     return demo.queue(api_open=False, default_concurrency_limit=MAX_RUNNING, max_size=MAX_WAITING)
 
 

@@ -12,13 +12,14 @@ from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
 from tinylm.ui.models import MOE
 from tinylm.ui.service import Service
 from tinylm.ui.service.route import route as routed
+from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
 
 EXAMPLES = ("A baby dog is called", "Bees make", "The sun rises in the", "trees lose leaves in")
 
 
-def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
-    """Lay out the tab and wire it; returns its opening example and the panel that shows it."""
+def build(service: Service, turns: Turns) -> Tab:
+    """Lay out the tab and wire it."""
     opening = Opening(lambda: service.runs.stamp(MOE), lambda: routed(service, EXAMPLES[0]))
     with gr.Row(elem_classes=["tl-ask"]):
         prompt = gr.Textbox(
@@ -76,4 +77,5 @@ def build(service: Service, turns: Turns) -> tuple[Opening, gr.HTML]:
     stop.click(None, cancels=runs)
     whole = gr.JSON(visible=False)
     gr.on([], route, [prompt, *settings], whole, api_name="route", **streams)
-    return opening, panel
+    fields = {"prompt": prompt, "temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
+    return Tab(opening, panel, fields, run_prompt)

@@ -54,6 +54,7 @@ def caption(service: Service, image: Any) -> Iterator[Update]:
             "n_labels": len(captioner.labels),
             "n_shown": N_LABELS,
             "n_slots": vision.n_slots,
+            "weights": service.weights(VISION),
         }
         ids = tokenizer.encode(CAPTION_PROMPT)
         steps = stream(run.model, ids, images, MAX_CAPTION_TOKENS, eos_id=tokenizer.eos_id)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tinylm.checkpoint import Run, unknown_words
+from tinylm.checkpoint import WEIGHTS, Run, unknown_words
 from tinylm.generate import Step
 from tinylm.tokenizer import Tokenizer
 from tinylm.ui import limits
@@ -30,6 +31,16 @@ class Service:
     def __init__(self, runs: RunFolders, slots: Slots | None = None) -> None:
         self.runs = runs
         self.slots = slots or Slots()
+        self._digests: dict[str, tuple[tuple[float, ...], str]] = {}
+
+    def weights(self, name: str) -> dict[str, str]:
+        """Which weights answer: the run's `name`, and the `sha256` of its weight file. Raises Unavailable as `get`."""
+        self.runs.get(name)
+        stamp = self.runs.stamp(name)
+        if name not in self._digests or self._digests[name][0] != stamp:
+            digest = hashlib.sha256((self.runs.folder / name / WEIGHTS).read_bytes()).hexdigest()
+            self._digests[name] = (stamp, digest)
+        return {"name": name, "sha256": self._digests[name][1]}
 
 
 class Start(NamedTuple):

@@ -51,6 +51,7 @@ def complete(
             "unknown_words": start.new_words,
         }
         page = {"prompt": start.pieces, "from_nothing": start.from_nothing, "context": config.max_seq_len}
+        page["weights"] = service.weights(model)
         steps = stream(run.model, start.ids, eos_id=tokenizer.eos_id, **settings)  # type: ignore[arg-type]
         pace = Pace()
         for step in pace.timed(steps):

@@ -47,6 +47,7 @@ def route(
             "n_layers": config.n_layers,
             "context": config.max_seq_len,
             "stopped": None,
+            "weights": service.weights(MOE),
         }
 
         def update(stopped: str | None, speed: dict[str, Any]) -> Update:

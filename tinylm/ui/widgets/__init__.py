@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 FOLDER = Path(__file__).parent
-SHARED = "draw"
+SHARED = ("draw.js", "terms.js")  # in this order
 FRAME = "frame.css"
 COMMON_STYLES = ("page.css", "panels.css")  # first, so that a widget's own style can go beyond them
 
@@ -35,8 +35,9 @@ def css() -> str:
 
 
 def head() -> str:
-    """The shared script, and the styles of the page's frame, which no prefix may precede, for the document's head."""
-    return f"<style>\n{_read(FRAME)}\n</style>\n<script>\n{_read(SHARED + '.js')}\n</script>"
+    """The shared scripts, and the styles of the page's frame, which no prefix may precede, for the document's head."""
+    script = "\n".join(map(_read, SHARED))
+    return f"<style>\n{_read(FRAME)}\n</style>\n<script>\n{script}\n</script>"
 
 
 def _read(name: str) -> str:

@@ -187,6 +187,54 @@ window.tinylm = (() => {
     return `Not in this model's training text: ${named}${more}. It reads them in pieces and goes on by their form.`;
   }
 
-  return { el, spelled, said, percent, bytes, bars, roving, follow, atEnd, table, expertColour, expertInk, STOPPED, status,
+  // The numbers of a string of base64-coded float32, exactly as the server had them.
+  function floats(coded) {
+    const bytes = Uint8Array.from(atob(coded), (c) => c.charCodeAt(0));
+    return new Float32Array(bytes.buffer);
+  }
+
+  // A heat map: `at(row, column)` from 0 to 1, or from -1 to 1 when `signed`; `undefined` stays empty. Colours are laid
+  // over whatever is behind the canvas, so that light and dark need no colours of their own.
+  function heat(canvas, nRows, nColumns, at, { cell = 8, signed = false, fromRow = 0 } = {}) {
+    const scale = Math.ceil(window.devicePixelRatio || 1);
+    const [width, height] = [nColumns * cell * scale, nRows * cell * scale];
+    if (canvas.width !== width || canvas.height !== height) {
+      canvas.width = width;
+      canvas.height = height;
+      canvas.style.width = `${nColumns * cell}px`;
+      canvas.style.height = `${nRows * cell}px`;
+      fromRow = 0; // resizing has wiped it
+    }
+    const pen = canvas.getContext("2d");
+    pen.clearRect(0, fromRow * cell * scale, width, height);
+    for (let row = fromRow; row < nRows; row++) {
+      for (let column = 0; column < nColumns; column++) {
+        const value = at(row, column);
+        if (value === undefined) continue;
+        pen.fillStyle = heatColour(value, signed);
+        pen.fillRect(column * cell * scale, row * cell * scale, (cell - 1) * scale, (cell - 1) * scale);
+      }
+    }
+  }
+
+  // Blue for more, orange for less: told apart by colour-blind eyes too.
+  function heatColour(value, signed = false) {
+    const size = Math.min(1, Math.abs(value));
+    return `rgb(${signed && value < 0 ? "213 94 0" : "0 114 178"} / ${(0.06 + 0.94 * size).toFixed(3)})`;
+  }
+
+  // Give the visitor a file made in the browser.
+  function download(name, object) {
+    const link = el("a");
+    link.href = URL.createObjectURL(new Blob([JSON.stringify(object, null, 2)], { type: "application/json" }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  }
+
+  // What one panel tells the others: `bus.dispatchEvent(new CustomEvent(name, { detail }))`.
+  const bus = new EventTarget();
+
+  return { floats, heat, heatColour, download, bus, el, spelled, said, percent, bytes, bars, roving, follow, atEnd, table, expertColour, expertInk, STOPPED, status,
     unknownNote, newWordsNote, SPECIAL };
 })();
