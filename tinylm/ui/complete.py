@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
 from tinylm.ui import limits, zero_gpu
 from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
@@ -97,6 +98,12 @@ def build(service: Service, turns: Turns) -> Tab:
     stop.click(None, cancels=runs)
     whole = gr.JSON(visible=False)
     gr.on([], complete, [prompt, *settings], whole, api_name="complete", **streams)
-    fields = {"prompt": prompt, "model": model, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    fields: dict[str, Component] = {
+        "prompt": prompt,
+        "model": model,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+    }
     fields |= {"max_new_tokens": max_new_tokens, "seed": seed}
     return Tab(opening, panel, fields, run_prompt)

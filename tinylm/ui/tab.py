@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -16,5 +16,5 @@ class Tab(NamedTuple):
 
     opening: Opening
     panel: gr.HTML  # which shows the opening example, and every run
-    fields: dict[str, Component]  # what the visitor sets, by its name in a link
+    fields: Mapping[str, Component]  # what the visitor sets, by its name in a link
     run: Callable[..., Iterator[dict[str, Any]]] | None = None  # (request, *fields) -> the panel's values
