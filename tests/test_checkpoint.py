@@ -262,16 +262,43 @@ def test_a_config_of_another_variant_is_refused(text_folder):
     assert "model.safetensors" in broken(text_folder)
 
 
-def test_no_weight_is_allocated_before_config_and_weights_are_known_to_agree(saved, monkeypatch):
-    built = []
+MISFITS = {
+    "text": [{"n_layers": 10**12}, {"n_layers": 2}, {"d_model": 3 * 10**9}, {"vision": {}}, {"final_norm": False}],
+    "vision": [{"vision__n_blocks": [10**12]}, {"vision__channels": [5, 8]}, {"vision__n_slots": 3}, {"vision": None}],
+    "moe": [{"moe__n_experts": 10**12}, {"moe__n_experts": 2}, {"moe": None}, {"n_layers": 4}],
+}
 
-    def watched(config):
-        built.append(tinylm.TinyLM(config))
-        assert all(tensor.is_meta for tensor in built[-1].state_dict().values())
-        return built[-1]
 
-    monkeypatch.setattr(checkpoint, "TinyLM", watched)
-    assert tinylm.load(saved[1]).model is built[0]
+@pytest.mark.parametrize(("variant", "changes"), [(name, changes) for name in MISFITS for changes in MISFITS[name]])
+def test_nothing_is_built_from_a_config_that_the_weights_do_not_fit(tmp_path, monkeypatch, variant, changes):
+    tinylm.save(tmp_path, lively(tiny_config(variant)), tokenizer_of(VOCAB_SIZE), INFO)
+    change_config(tmp_path, **changes)
+
+    def build(config):
+        raise AssertionError("a model was built")
+
+    monkeypatch.setattr(checkpoint, "TinyLM", build)
+    message = broken(tmp_path)
+    assert "model.safetensors can't be used: tensor " in message
+    assert "config.json asks for" in message
+    assert "\n" not in message
+
+
+def test_loading_draws_no_random_numbers(saved):
+    before = torch.get_rng_state()
+    tinylm.load(saved[1])
+    assert torch.equal(torch.get_rng_state(), before)
+    # And what is made afterwards is filled as ever.
+    assert tinylm.TinyLM(saved[0].config).pos_embed.weight.std().item() == pytest.approx(0.02, rel=0.2)
+
+
+def test_every_tensor_of_a_loaded_model_is_the_files(saved):
+    stored = load_file(saved[1] / "model.safetensors")
+    loaded = tinylm.load(saved[1]).model
+    assert sorted(stored) == sorted(loaded.state_dict())
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in loaded.state_dict().items())
+    assert {name for name, _ in loaded.named_parameters()} == {name for name, _ in saved[0].named_parameters()}
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
 
 
 def test_an_unknown_config_key_is_named_with_its_file(text_folder):

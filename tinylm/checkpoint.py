@@ -14,9 +14,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, safe_open
 from safetensors.torch import save as serialize
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from tinylm.config import ModelConfig
 from tinylm.model import TinyLM
+from tinylm.shapes import tensor_shapes
 from tinylm.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER, METRICS, CARD = (
@@ -99,24 +102,32 @@ def _read_metrics(path: Path) -> dict[str, Any]:
 def _load_model(path: Path, config: ModelConfig) -> TinyLM:
     with safe_open(path, framework="pt") as header:
         found = {name: tuple(header.get_slice(name).get_shape()) for name in header.keys()}  # noqa: SIM118
-    # Even on the meta device every layer, expert, slot and block of the image trunk costs a module; a config from
-    # anywhere may ask for billions.
-    n_experts = config.moe.n_experts if config.moe else 1
-    n_blocks = sum(config.vision.n_blocks) if config.vision and config.vision.encoder == "conv" else 0
-    if config.n_layers * n_experts + config.n_slots + n_blocks > len(found):
-        told = f"{config.n_layers} layers, {n_experts} experts in each and {config.n_slots} image slots"
-        told += f", {n_blocks} image blocks" if n_blocks else ""
-        raise ValueError(f"it holds {len(found)} tensors, too few for the {told} of {CONFIG}")
-    try:
-        with torch.device("meta"):
-            model = TinyLM(config)
-    except (TypeError, OverflowError, RuntimeError):  # PyTorch's own limits on a tensor's size
-        raise ValueError(f"{CONFIG} asks for tensors larger than PyTorch can have") from None
-    for name, tensor in model.state_dict().items():
-        if found.get(name) != tuple(tensor.shape):
-            raise ValueError(f"tensor {name} has shape {found.get(name)}, {CONFIG} asks for {tuple(tensor.shape)}")
+    # The first tensor that does not fit ends this, whatever the config asks for behind it.
+    for name, shape in tensor_shapes(config):
+        if name not in found:
+            raise ValueError(f"tensor {name} is missing, {CONFIG} asks for it with shape {shape}")
+        if found[name] != shape:
+            raise ValueError(f"tensor {name} has shape {found[name]}, {CONFIG} asks for {shape}")
+        del found[name]
+    if found:
+        raise ValueError(f"tensor {min(found)} is none that {CONFIG} asks for")
+    with _Unfilled():
+        model = TinyLM(config)
     model.load_state_dict(load_file(path), assign=True)
     return model
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves new weights as the memory was: a file's take their place, and random numbers would be drawn for nothing.
+
+    Not the meta device, whose first use imports a system for symbolic mathematics, which takes longer than all else
+    that loading does.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_):
+            return kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def _local_folder(folder_or_hub_id: str | os.PathLike[str]) -> Path:
