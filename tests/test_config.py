@@ -2,12 +2,19 @@
 
 import dataclasses
 import json
+import math
+from pathlib import Path
 
 import pytest
-from conftest import VARIANTS, tiny_config
+import torch
+from conftest import VARIANTS, random_ids, tiny_config
 
-from tinylm import ModelConfig, MoEConfig, VisionConfig
+from tinylm import ModelConfig, MoEConfig, TinyLM, VisionConfig
 from tinylm.config import PRESETS, preset
+from tinylm.data.batches import Batch
+from tinylm.loop import Precision, Task, take_step
+from tinylm.recipes import VARIANTS as VARIANTS_TO_TRAIN
+from tinylm.recipes import Plan, make_optimizers, settle
 
 COUNTS = ["vocab_size", "max_seq_len", "d_model", "n_layers", "n_heads", "d_latent", "d_ff"]
 
@@ -139,6 +146,36 @@ def test_every_preset_makes_a_config(name):
     assert config.d_head * config.n_heads == config.d_model
     preset(name)["d_model"] = 1
     assert preset(name)["d_model"] == config.d_model
+
+
+def test_the_base_preset_has_about_a_hundred_million_parameters_and_trains_by_its_own_recipe():
+    recipe, sizes = settle(Plan("text", Path("unused"), preset_name="base"))
+    torch.manual_seed(0)
+    model = TinyLM(ModelConfig(1250, 64, **sizes)).train()
+    assert 95e6 < model.n_parameters() < 110e6
+    optimizers = make_optimizers(model, recipe)
+    assert [type(optimizer) for optimizer in optimizers] == [torch.optim.AdamW], "Muon takes too long at this width"
+    task = Task(model, tokenizer=None, batches=None, source="random ids")
+    ids = random_ids(2, 9, vocab_size=1250)
+    batch = Batch(ids[:, :-1], ids[:, 1:])
+    losses = [
+        take_step(task, batch, list(model.parameters()), optimizers, recipe.clip, Precision(False, False)).item()
+        for _ in range(2)
+    ]
+    assert losses[0] == pytest.approx(math.log(1250), abs=0.3)
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.parametrize("variant", VARIANTS_TO_TRAIN)
+def test_a_preset_changes_the_default_recipe_alone_and_settings_go_on_top(variant):
+    def settled(preset_name, recipe_name="default", **settings):
+        return settle(Plan(variant, Path("unused"), recipe_name, preset_name, settings=settings))[0]
+
+    assert settled("base") != settled("article") == settled("small")
+    assert settled("base", "article") == settled("article", "article")
+    changed = settled("base", learning_rate="0.5", optimizer="sgd")
+    assert (changed.learning_rate, changed.optimizer) == (0.5, "sgd")
+    assert changed.batch_size == settled("base").batch_size
 
 
 def test_an_unknown_preset_is_refused_with_those_there_are():

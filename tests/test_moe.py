@@ -53,6 +53,21 @@ def test_the_mixture_equals_a_loop_over_tokens(n_experts, top_k):
 
 
 @pytest.mark.parametrize(("n_experts", "top_k"), COMBINATIONS)
+def test_both_ways_to_combine_the_experts_give_the_same_output_and_gradients(n_experts, top_k):
+    # By weight is what an accelerator takes; by expert is what the loop over tokens is compared with.
+    mixture = make(n_experts, top_k)
+    x = torch.randn(7, 10, generator=torch.Generator().manual_seed(5))
+    found = []
+    for combine in (mixture._by_expert, mixture._by_weight):
+        mixture.zero_grad()
+        y = combine(x, mixture.router(x))
+        y.square().sum().backward()
+        found.append([y.detach(), *(p.grad.clone() if p.grad is not None else 0 * p for p in mixture.parameters())])
+    for by_expert, by_weight in zip(*found, strict=True):
+        torch.testing.assert_close(by_weight, by_expert, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("n_experts", "top_k"), COMBINATIONS)
 def test_the_mixtures_gradients_equal_the_loops(n_experts, top_k):
     mixture = make(n_experts, top_k)
     x = torch.randn(6, 10)

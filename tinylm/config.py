@@ -134,7 +134,7 @@ class ModelConfig:
 PRESETS: dict[str, dict[str, int]] = {
     "article": {"d_model": 128, "n_layers": 3, "n_heads": 2, "d_latent": 32, "d_ff": 512},
     "small": {"d_model": 256, "n_layers": 6, "n_heads": 4, "d_latent": 64, "d_ff": 1024},
-    "base": {"d_model": 768, "n_layers": 12, "n_heads": 12, "d_latent": 192, "d_ff": 3072},
+    "base": {"d_model": 768, "n_layers": 16, "n_heads": 12, "d_latent": 192, "d_ff": 3072},  # about 100M; for a GPU
 }
 
 

@@ -18,6 +18,7 @@ from tinylm.data.batches import Batch, BatchSource
 from tinylm.data.flowers import FlowerData, LabelledPictures
 from tinylm.data.others import OtherPictures
 from tinylm.data.text import TextCorpus
+from tinylm.gpu_step import GpuStep
 from tinylm.losses import LabelHead, training_loss
 from tinylm.model import TinyLM
 from tinylm.recipes import Plan, Recipe, learning_rate
@@ -106,6 +107,20 @@ def take_step(
     return nats
 
 
+def step_on(
+    device: torch.device,
+    task: Task,
+    parameters: list[nn.Parameter],
+    optimizers: list[torch.optim.Optimizer],
+    clip: float,
+) -> Callable[[Batch], Tensor]:
+    """How a step is taken there, from a batch on the CPU."""
+    precision = Precision.of(device)
+    if device.type == "cuda":
+        return GpuStep(task.model, task.label_head, optimizers, clip, precision.whole)
+    return lambda batch: take_step(task, batch, parameters, optimizers, clip, precision)
+
+
 def run_steps(
     plan: Plan,
     recipe: Recipe,
@@ -120,7 +135,7 @@ def run_steps(
     n_batches = task.batches.n_batches()
     n_steps = max(1, recipe.min_steps, math.ceil(recipe.epochs * n_batches))
     limit = None if plan.minutes is None else 60 * plan.minutes
-    precision = Precision.of(device)
+    step = step_on(device, task, parameters, optimizers, recipe.clip)
     # A resumed run evaluates at the same steps as one that was never interrupted.
     evaluated = progress.history[-1] if progress.history else {"step": 0, "seconds": 0.0}
     last_evaluation = evaluated["step"] / n_steps if limit is None else evaluated["seconds"] / limit
@@ -135,7 +150,7 @@ def run_steps(
                 for group in optimizer.param_groups:
                     group["lr"] = group.get("share", 1.0) * learning_rate(recipe, done)
             n_tokens = batch.n_tokens
-            nats = take_step(task, batch.to(device), parameters, optimizers, recipe.clip, precision)
+            nats = step(batch)
             progress.step += 1
             progress.n_tokens += n_tokens
             if progress.step % STEPS_BETWEEN_READINGS == 1:

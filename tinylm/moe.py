@@ -63,8 +63,12 @@ class MixtureOfExperts(nn.Module):
         """Output (B, T, D) and the routing of the B*T tokens."""
         x_ND = x_BTD.flatten(0, -2)
         routing = self.router(x_ND)
+        combine = self._by_expert if x_ND.device.type == "cpu" else self._by_weight
+        return combine(x_ND, routing).view_as(x_BTD), routing
+
+    def _by_expert(self, x_ND: Tensor, routing: Routing) -> Tensor:
+        """Sort the N*k (token, expert) pairs by expert, so that each expert runs once, on its own tokens."""
         top_k = routing.expert_ids.shape[1]
-        # Sort the N*k (token, expert) pairs by expert, so that each expert runs once, on its own tokens.
         chosen = routing.expert_ids.flatten()
         order = chosen.argsort(stable=True)
         token_of_pair = order // top_k
@@ -72,8 +76,20 @@ class MixtureOfExperts(nn.Module):
         groups = x_ND[token_of_pair].split(sizes)
         outputs = [expert(group)[0] for expert, group in zip(self.experts, groups, strict=True) if len(group)]
         weighted = torch.cat(outputs) * routing.weights.flatten()[order, None].to(x_ND.dtype)
-        y_ND = torch.zeros_like(weighted[:1]).expand(len(x_ND), -1).index_add(0, token_of_pair, weighted)
-        return y_ND.view_as(x_BTD), routing
+        return torch.zeros_like(weighted[:1]).expand(len(x_ND), -1).index_add(0, token_of_pair, weighted)
+
+    def _by_weight(self, x_ND: Tensor, routing: Routing) -> Tensor:
+        """Run every expert on every token, and weight by 0 what was not chosen.
+
+        More products, but their sizes are known beforehand: an accelerator need not wait for the CPU to learn them,
+        and the step can be recorded as a graph.
+        """
+        weights_NE = torch.zeros_like(routing.probs).scatter(1, routing.expert_ids, routing.weights)
+        weighted = [
+            weights_N[:, None].to(x_ND.dtype) * expert(x_ND)[0]
+            for expert, weights_N in zip(self.experts, weights_NE.unbind(1), strict=True)
+        ]
+        return torch.stack(weighted).sum(dim=0)
 
 
 def feed_forward(config: ModelConfig) -> FeedForward | MixtureOfExperts:
@@ -91,7 +107,8 @@ def load_balancing_loss(routing: Routing, mask: Tensor | None = None) -> Tensor:
     padding takes no part in either mean.
     """
     n_experts = routing.probs.shape[1]
-    chosen_NE = F.one_hot(routing.expert_ids, n_experts).sum(dim=1).to(routing.probs.dtype)
+    all_E = torch.arange(n_experts, device=routing.expert_ids.device)  # not one_hot, which looks at the ids and waits
+    chosen_NE = (routing.expert_ids[..., None] == all_E).sum(dim=1).to(routing.probs.dtype)
     if mask is None:
         f_E, p_E = chosen_NE.mean(dim=0), routing.probs.mean(dim=0)
     else:
