@@ -10,7 +10,7 @@ help:
 	@echo "make test   set up .venv and run the tests"
 	@echo "make check  lint and type checks"
 	@echo "make train  train the three models into runs/ (the pictures are drawn)"
-	@echo "make bench  measure training and decoding against other code; some minutes on an idle machine"
+	@echo "make bench  measure training, decoding, start-up and the page; some minutes on an idle machine"
 	@echo "make clean  remove .venv and caches"
 
 app: $(VENV)/app-ready
@@ -31,6 +31,8 @@ bench: $(VENV)/bench-ready
 	$(BIN)/python benchmarks/decoding.py
 	$(BIN)/python benchmarks/context_cost.py
 	$(BIN)/python benchmarks/tokenizing.py
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/app_latency.py
 	$(BIN)/python benchmarks/training.py
 
 $(VENV)/app-ready: requirements.txt

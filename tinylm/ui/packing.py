@@ -1,0 +1,44 @@
+"""A panel's values as few strings: what gradio carries to the browser at the least cost.
+
+At each update gradio copies and compares every leaf of a panel's data several times, the other panels' too, and sends
+only what a string or a list has grown by. A run of 60 tokens with ten alternatives each has thousands of leaves; as
+strings it has five, and the browser spends a third of the time on an update (`benchmarks/LOG.md`). `tinylm.unpacked`
+in widgets/draw.js undoes this.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+GROWING = ("tokens", "alternatives", "latents")
+"""Entries of `result` or `page` that only grow within a run: lists, or one string."""
+
+
+class Packing:
+    """Packs the values of one run, in order."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {}
+
+    def pack(self, value: dict[str, Any]) -> dict[str, Any]:
+        """`run`, `state`, `message`; `rest`, JSON of all else but what grows; and each of that as one string.
+
+        A list becomes a line of JSON for each item. `rest` names where what grows belongs, under `lists` and `texts`.
+        """
+        rest: dict[str, Any] = {"lists": {}, "texts": {}}
+        grown = {}
+        for part in ("result", "page"):
+            rest[part] = {key: content for key, content in value[part].items() if key not in GROWING}
+            for key in GROWING:
+                content = value[part].get(key)
+                if isinstance(content, list):
+                    lines = self._lines.setdefault(key, [])
+                    lines += (json.dumps(item, ensure_ascii=False) + "\n" for item in content[len(lines) :])
+                    rest["lists"][key] = part
+                    grown[key] = "".join(lines)
+                elif isinstance(content, str):
+                    rest["texts"][key] = part
+                    grown[key] = content
+        kept = {key: value[key] for key in ("run", "state", "message")}
+        return kept | {"rest": json.dumps(rest, ensure_ascii=False)} | grown
