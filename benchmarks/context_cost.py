@@ -10,7 +10,6 @@ the latents at every step; and plain attention over a cache of whole keys and va
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import sys
 import time
@@ -28,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tinylm.cache import LatentCache
 from tinylm.config import ModelConfig
 from tinylm.decoder import Decoder
+from tinylm.full_cache import FullCache, read
 from tinylm.model import TinyLM
 
 LENGTHS = (64, 256, 1024, 4096)
@@ -51,19 +51,18 @@ def main() -> None:
     candidates: dict[str, Callable[[], float]] = {}
     size = {}
     for length in LENGTHS:
-        cache = filled(config, length)
-        size[length] = {"latent": cache.nbytes, "key_value": 2 * config.d_model * cache.nbytes // config.d_latent}
+        cache, full = filled(config, length), filled_full(config, length)
+        size[length] = {"latent": cache.nbytes, "key_value": full.nbytes}
         decoder = Decoder.of(model)
         assert decoder is not None
-        keys = torch.randn(config.n_layers, 2, config.n_heads, length + 1, config.d_head)
-        steps = {
-            "decoder": lambda d=decoder, c=cache: d.step(7, c),
-            "absorb": lambda c=cache: model(torch.tensor([[7]]), cache=c),
-            "expand": lambda c=cache: expanded(model, c),
-            "keys and values": lambda k=keys: with_keys(model, k),
+        steps: dict[str, tuple[Callable[[], object], LatentCache | FullCache]] = {
+            "decoder": (lambda d=decoder, c=cache: d.step(7, c), cache),
+            "absorb": (lambda c=cache: model(torch.tensor([[7]]), cache=c), cache),
+            "expand": (lambda c=cache: expanded(model, c), cache),
+            "keys and values": (lambda c=full: read(model, torch.tensor([[7]]), c), full),
         }
-        for name, step in steps.items():
-            candidates[f"{name} {length}"] = lambda s=step, c=cache, n=length: microseconds(s, c, n)
+        for name, (step, behind) in steps.items():
+            candidates[f"{name} {length}"] = lambda s=step, c=behind, n=length: microseconds(s, c, n)
     taken = in_turn(candidates, rounds=args.rounds)
     medians = {name: {n: round(statistics.median(taken[f"{name} {n}"]), 1) for n in LENGTHS} for name in COLOURS}
     growth = {name: round(ratio(taken, f"{name} {LENGTHS[-1]}", f"{name} {LENGTHS[0]}"), 2) for name in COLOURS}
@@ -83,8 +82,18 @@ def filled(config: ModelConfig, length: int) -> LatentCache:
     return cache
 
 
+def filled_full(config: ModelConfig, length: int) -> FullCache:
+    """A cache that holds random keys and values of `length` positions."""
+    cache = FullCache(config)
+    for layer in range(config.n_layers):
+        k_1HSK, v_1HSK = torch.randn(2, 1, config.n_heads, length, config.d_head)
+        cache.write(layer, k_1HSK, v_1HSK)
+    cache.advance(length)
+    return cache
+
+
 @torch.inference_mode()
-def microseconds(step: Callable[[], object], cache: LatentCache, length: int) -> float:
+def microseconds(step: Callable[[], object], cache: LatentCache | FullCache, length: int) -> float:
     """A step's time, always at the same position."""
     started = time.perf_counter()
     for _ in range(N_TIMED):
@@ -94,41 +103,17 @@ def microseconds(step: Callable[[], object], cache: LatentCache, length: int) ->
 
 
 def expanded(model: TinyLM, cache: LatentCache) -> Tensor:
-    """One step with every key and value rebuilt from its latent."""
-
-    def attend(layer: int, x_1D: Tensor) -> Tensor:
-        attention = model.blocks[layer].attention
-        c_kv_BSR = cache.write(layer, attention.w_dkv(x_1D[None]))
+    """One step with every key and value rebuilt from its latent; logits (1, V)."""
+    h_1D = model.embed.weight[7:8] + model.pos_embed.weight[cache.length : cache.length + 1]
+    for layer, block in enumerate(model.blocks):
+        attention, x_B1D = block.attention, block.norm1(h_1D)[None]
+        c_kv_BSR = cache.write(layer, attention.w_dkv(x_B1D))
         q, k, v = (
             w(y).unflatten(2, (attention.n_heads, attention.d_head)).transpose(1, 2)
-            for w, y in ((attention.w_q, x_1D[None]), (attention.w_uk, c_kv_BSR), (attention.w_uv, c_kv_BSR))
+            for w, y in ((attention.w_q, x_B1D), (attention.w_uk, c_kv_BSR), (attention.w_uv, c_kv_BSR))
         )
-        return attention.w_o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))[0]
-
-    return through(model, cache.length, attend)
-
-
-def with_keys(model: TinyLM, keys_N2HSK: Tensor) -> Tensor:
-    """One step of plain multi-head attention that keeps whole keys and values."""
-
-    def attend(layer: int, x_1D: Tensor) -> Tensor:
-        attention = model.blocks[layer].attention
-        q_H1K = attention.w_q(x_1D).view(attention.n_heads, 1, attention.d_head)
-        k_HSK, v_HSK = keys_N2HSK[layer]
-        # Any values do; a key and a value cost a product each, as large as that of the query.
-        k_HSK[:, -1] = attention.w_q(x_1D).view(attention.n_heads, -1)
-        v_HSK[:, -1] = attention.w_q(x_1D).view(attention.n_heads, -1)
-        weights = (q_H1K @ k_HSK.transpose(1, 2) / math.sqrt(attention.d_head)).softmax(dim=-1)
-        return attention.w_o((weights @ v_HSK).view(1, -1))
-
-    return through(model, keys_N2HSK.shape[3] - 1, attend)
-
-
-def through(model: TinyLM, position: int, attend: Callable[[int, Tensor], Tensor]) -> Tensor:
-    """The model's own step around another attention; logits (1, V)."""
-    h_1D = model.embed.weight[7:8] + model.pos_embed.weight[position : position + 1]
-    for layer, block in enumerate(model.blocks):
-        h_1D = h_1D + attend(layer, block.norm1(h_1D))
+        out_B1D = attention.w_o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        h_1D = h_1D + out_B1D[0]
         h_1D = h_1D + block.ffn(block.norm2(h_1D))[0]
     return F.linear(model.norm(h_1D), model.embed.weight, model.head_bias)
 

@@ -47,8 +47,7 @@ def test_no_tab_has_a_serious_fault_or_is_wider_than_the_window(
     for tab in TABS:
         page.get_by_role("tab", name=tab, exact=True).click()
         expect(page.locator(f"#{tab.lower()}-panel")).to_be_visible()
-        for closed in page.locator("[role=tabpanel]:visible details:not([open]) > summary").all():
-            closed.click()
+        page.evaluate("document.querySelectorAll('details').forEach((details) => (details.open = true))")
         # Long enough for the tab's fading in; half faded text has too little contrast.
         page.wait_for_timeout(400)
         for violation in Axe().run(page).response["violations"]:

@@ -187,9 +187,6 @@ def test_an_example_picture_is_captioned_at_one_click(page: Page) -> None:
     page.get_by_role("button", name="grey card").click()
     page.wait_for_function("before => document.querySelector('.tl-pixels').toDataURL() !== before", arg=before)
     expect(status).to_contain_text("The model gives this whole caption")
-    # gradio empties the picture field for a moment while it puts the example in; on a busy machine for longer.
-    expect(page.locator("#caption-picture img")).to_have_attribute("src", re.compile("grey-card"))
-    page.wait_for_timeout(1500)
     page.locator("#caption-run").click()
     expect(status).to_contain_text("The model gives this whole caption")
 

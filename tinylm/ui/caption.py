@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import io
+import json
 import shutil
 import tempfile
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tinylm.ui.limits import Refused
 from tinylm.ui.models import VISION
 from tinylm.ui.service import Service, Update
 from tinylm.ui.service.caption import caption as captioned
+from tinylm.ui.service.explain import Map, explain
 from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
 from tinylm.vision import MAX_BYTES
@@ -68,12 +70,18 @@ def draw_examples() -> dict[str, str]:
 def build(service: Service, turns: Turns) -> Tab:
     """Lay out the tab and wire it."""
     paths = draw_examples()
-    first = paths[EXAMPLES[0]]
-    opening = Opening(lambda: service.runs.stamp(VISION), lambda: captioned(service, first))
+    names = list(paths)
+    maps: dict[str, dict[str, Map]] = {name: {} for name in names}  # of the page's own pictures only
+
+    def of_example(name: Any) -> Iterator[Update]:
+        for update in captioned(service, _example(paths, name)):
+            yield Update(update.result, update.page | {"example": name, "is_blank": name == GREY_CARD})
+
+    opening = Opening(lambda: service.runs.stamp(VISION), lambda: of_example(names[0]))
     with gr.Row(elem_classes=["tl-columns"]):
         with gr.Column(scale=2, min_width=280):
             picture = gr.Image(
-                first,
+                paths[names[0]],
                 label="Picture",
                 sources=["upload", "clipboard", "webcam"],
                 type="filepath",
@@ -82,19 +90,24 @@ def build(service: Service, turns: Turns) -> Tab:
                 buttons=[],
                 elem_id="caption-picture",
             )
+            # Which example the picture is, "" for a visitor's own: what a link names, and what runs while the browser
+            # is still fetching the example's picture.
+            shown = gr.Textbox(names[0], label="Example", visible="hidden", elem_id="caption-example")
             with gr.Row(elem_classes=["tl-ask"]):
                 run = gr.Button("Caption it", variant="primary", min_width=120, elem_id="caption-run")
                 stop = gr.Button("Stop", scale=0, min_width=88, elem_id="caption-stop")
-            gr.HTML(
-                '<p class="tl-note">Drawn examples, one click each:</p>',
-                apply_default_css=False,
-                js_on_load=None,
-                elem_classes=["tl-plain"],
+            _note("Drawn examples, one click each:")
+            with gr.Row(elem_classes=["tl-thumbs"]):
+                buttons = {name: _thumb(name, path) for name, path in paths.items() if name != GREY_CARD}
+            _note(
+                "The blank card test: a plain grey card shows no flower. The model has to end its sentence with some "
+                "name all the same, so its verdict must say that this is no flower:"
             )
             with gr.Row(elem_classes=["tl-thumbs"]):
-                buttons = [gr.Button(name, icon=path, size="sm", scale=0, min_width=72) for name, path in paths.items()]
+                buttons[GREY_CARD] = _thumb(GREY_CARD, paths[GREY_CARD])
         with gr.Column(scale=3, min_width=320):
             panel = widget("caption", opening.built(), "caption-panel")
+    slots = widget("slots", {"examples": names}, "slots-panel")
 
     streams: dict[str, Any] = {
         "preprocess": False,
@@ -103,40 +116,99 @@ def build(service: Service, turns: Turns) -> Tab:
         "show_progress": "hidden",
     }
 
-    def sent(payload: dict[str, Any] | None) -> Iterator[Update]:
+    def of_picture(payload: dict[str, Any] | None) -> Iterator[Update]:
         yield from captioned(service, opened(payload))
 
     def updates(request: gr.Request, captions: Iterator[Update]) -> Iterator[dict[str, Any]]:
+        turns.begin(request.session_hash, "slots")  # what was asked about the picture before is over
         return for_page(captions, turns.begin(request.session_hash, "caption"))
 
     def run_picture(request: gr.Request, image: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        yield from updates(request, sent(image))
+        yield from updates(request, of_picture(image))
+
+    def run_shown(request: gr.Request, image: dict[str, Any] | None, name: Any) -> Iterator[dict[str, Any]]:
+        # A link may name anything.
+        yield from updates(request, of_example(name) if _is_example(paths, name) else of_picture(image))
 
     def run_cleared(request: gr.Request) -> Iterator[dict[str, Any]]:
-        yield from updates(request, sent(None))
+        yield from updates(request, of_picture(None))
 
-    def example(path: str) -> Callable[..., Iterator[tuple[Any, dict[str, Any]]]]:
-        def run_example(request: gr.Request) -> Iterator[tuple[Any, dict[str, Any]]]:
-            shown: Any = path
-            for value in updates(request, captioned(service, path)):
-                yield shown, value
-                shown = gr.skip()
+    def run_example(request: gr.Request, name: Any) -> Iterator[dict[str, Any]]:
+        yield from updates(request, of_example(name))
 
-        return run_example
+    def example(name: str) -> Callable[[gr.Request], Iterator[dict[str, Any]]]:
+        def run_it(request: gr.Request) -> Iterator[dict[str, Any]]:
+            yield from run_example(request, name)
+
+        return run_it
+
+    def explained(payload: dict[str, Any] | None, asked: Any) -> Iterator[Update]:
+        asked = asked if isinstance(asked, dict) else {}
+        of = limits.whole(asked.get("of"), "The number of the run", 0, 2**53, 0)
+        name, other = asked.get("example"), asked.get("other")
+        image = opened(payload) if name is None else _example(paths, name)
+        changes = asked.get("muted", []), asked.get("swapped", [])
+        of_other, with_map = _example(paths, other), asked.get("map") is True
+        for update in explain(service, image, of_other, *changes, with_map, None if name is None else maps[name]):
+            yield Update(update.result, update.page | {"of": of, "other": other})
+
+    def run_slots(request: gr.Request, image: dict[str, Any] | None, event: gr.EventData) -> Iterator[dict[str, Any]]:
+        yield from for_page(explained(image, event._data), turns.begin(request.session_hash, "slots"))
 
     def caption(image: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
         """Caption a picture of a flower; streams one JSON object that grows."""
-        yield from for_api(sent(image))
+        yield from for_api(of_picture(image))
 
+    _name_the_picture(picture, shown, buttons, paths)
     page: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **streams}
-    runs = [
-        gr.on([run.click, picture.upload], run_picture, picture, panel, **page),
+    runs: list[Any] = [
+        run.click(run_shown, [picture, shown], panel, **page),
+        picture.upload(run_picture, picture, panel, **page),
         # A cleared picture's event still carries the old one.
         picture.clear(run_cleared, None, panel, **page),
+        slots.click(run_slots, picture, slots, **page),
     ]
-    for button, path in zip(buttons, paths.values(), strict=True):
-        runs.append(button.click(example(path), None, [picture, panel], **page))
+    for name, button in buttons.items():
+        runs.append(button.click(example(name), None, panel, **page))
     stop.click(None, cancels=runs)
     whole = gr.JSON(visible=False)
     gr.on([], caption, picture, whole, api_name="caption", **streams)
-    return Tab(opening, panel, {})
+    return Tab(opening, panel, {"example": shown}, run_example)
+
+
+def _name_the_picture(
+    picture: gr.Image, shown: gr.Textbox, buttons: Mapping[str, gr.Button], paths: Mapping[str, str]
+) -> None:
+    """Keep `shown` and `picture` of one mind.
+
+    The name changes in the browser, before anything runs: so this is wired before the runs are.
+    """
+    private: dict[str, Any] = {"api_visibility": "private"}
+    for name, button in buttons.items():
+        button.click(None, None, shown, js=f"() => {json.dumps(name)}", **private)
+    # A pasted picture and a camera's are uploads too.
+    gr.on([picture.upload, picture.clear], None, None, shown, js="() => ''", **private)
+
+    def picture_of(name: Any) -> Any:
+        return paths[name] if _is_example(paths, name) else gr.skip()
+
+    shown.change(picture_of, shown, picture, show_progress="hidden", queue=False, **private)
+
+
+def _is_example(paths: Mapping[str, str], name: Any) -> bool:
+    return isinstance(name, str) and name in paths
+
+
+def _example(paths: Mapping[str, str], name: Any) -> str:
+    """The path of an example picture. Raises Refused."""
+    if not _is_example(paths, name):
+        raise Refused(f"There is no example of that name; choose one of {', '.join(paths)}.")
+    return paths[name]
+
+
+def _thumb(name: str, path: str) -> gr.Button:
+    return gr.Button(name, icon=path, size="sm", scale=0, min_width=72)
+
+
+def _note(text: str) -> None:
+    gr.HTML(f'<p class="tl-note">{text}</p>', apply_default_css=False, js_on_load=None, elem_classes=["tl-plain"])

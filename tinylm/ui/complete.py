@@ -8,11 +8,13 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from tinylm.ui import limits, zero_gpu
+from tinylm.ui import attention, limits, proof, zero_gpu
 from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
 from tinylm.ui.models import TEXT
 from tinylm.ui.service import Service
 from tinylm.ui.service.complete import complete as completion
+from tinylm.ui.service.complete import for_panel
+from tinylm.ui.service.complete import logits as logits_of
 from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
 
@@ -26,9 +28,15 @@ EXAMPLES = (
 )
 
 
+def sent(event: gr.EventData, *names: str) -> tuple[Any, ...]:
+    """What the panel's script sent under these names, unchecked; None where nothing came."""
+    data = event._data if isinstance(event._data, dict) else {}
+    return tuple(data.get(name) for name in names)
+
+
 def build(service: Service, turns: Turns) -> Tab:
     """Lay out the tab and wire it."""
-    opening = Opening(lambda: service.runs.stamp(TEXT), lambda: completion(service, EXAMPLES[0]))
+    opening = Opening(lambda: service.runs.stamp(TEXT), lambda: for_panel(completion(service, EXAMPLES[0])))
     with gr.Row(elem_classes=["tl-columns"]):
         with gr.Column(scale=3, min_width=320):
             with gr.Row(elem_classes=["tl-ask"]):
@@ -47,15 +55,37 @@ def build(service: Service, turns: Turns) -> Tab:
             with gr.Row(elem_classes=["tl-examples"]):
                 buttons = [gr.Button(text, size="sm", scale=0, min_width=60) for text in EXAMPLES]
             panel = widget("complete", opening.built(), "complete-panel")
-        with gr.Column(scale=1, min_width=240, elem_classes=["tl-settings"]):
+            answers = widget("mailbox", {}, "complete-answers")
+        # The panel's script follows the sliders in here by their ids.
+        with gr.Column(scale=1, min_width=240, elem_id="complete-settings", elem_classes=["tl-settings"]):
             model = gr.Dropdown(service.runs.text_names(), value=TEXT, label="Model", elem_id="complete-model")
             temperature = gr.Slider(
-                0, limits.MAX_TEMPERATURE, 0, step=0.05, label="Temperature", info="0 takes the likeliest token."
+                0,
+                limits.MAX_TEMPERATURE,
+                0,
+                step=0.05,
+                label="Temperature",
+                info="0 takes the likeliest token. The bars follow it.",
+                elem_id="complete-temperature",
             )
-            top_k = gr.Slider(0, 200, 0, step=1, label="Top-k", info="Draw from the k likeliest; 0 is all.")
-            top_p = gr.Slider(0, 1, 1, step=0.01, label="Top-p", info="Draw from the likeliest that hold this share.")
-            max_new_tokens = gr.Slider(1, limits.MAX_NEW_TOKENS, 40, step=1, label="Max new tokens")
+            top_k = gr.Slider(
+                0, 200, 0, step=1, label="Top-k", info="Draw from the k likeliest; 0 is all.", elem_id="complete-top-k"
+            )
+            top_p = gr.Slider(
+                0,
+                1,
+                1,
+                step=0.01,
+                label="Top-p",
+                info="Draw from the likeliest that hold this share.",
+                elem_id="complete-top-p",
+            )
+            max_new_tokens = gr.Slider(
+                1, limits.MAX_NEW_TOKENS, 40, step=1, label="Max new tokens", elem_id="complete-length"
+            )
             seed = gr.Number(0, label="Seed", info="The same seed draws the same tokens.", minimum=0)
+    proof.build(service, turns, prompt, model, max_new_tokens)
+    attention.build(service, turns)
 
     settings = [model, temperature, top_k, top_p, max_new_tokens, seed]
     streams: dict[str, Any] = {
@@ -66,7 +96,8 @@ def build(service: Service, turns: Turns) -> Tab:
     }
 
     def updates(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
-        return for_page(zero_gpu.complete(service, *inputs), turns.begin(request.session_hash, "complete"))
+        runs = for_panel(zero_gpu.complete(service, *inputs))
+        return for_page(runs, turns.begin(request.session_hash, "complete"))
 
     def run_prompt(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
         yield from updates(request, *inputs)
@@ -77,6 +108,15 @@ def build(service: Service, turns: Turns) -> Tab:
                 yield text, value
 
         return run_example
+
+    def run_fork(request: gr.Request, event: gr.EventData, *settings: Any) -> Iterator[dict[str, Any]]:
+        """The text forked at a token; the prompt, the model and the tokens so far come with the event."""
+        prompt, model, given = sent(event, "prompt", "model", "given")
+        yield from updates(request, prompt, model, *settings, given)
+
+    def answer_logits(event: gr.EventData) -> Iterator[dict[str, Any]]:
+        for value in for_page(logits_of(service, *sent(event, "model", "ids"))):
+            yield value | {"event": "complete:logits"}
 
     def complete(
         prompt: str,
@@ -95,6 +135,8 @@ def build(service: Service, turns: Turns) -> Tab:
     runs = [gr.on([run.click, prompt.submit], run_prompt, [prompt, *settings], panel, **page)]
     for button, text in zip(buttons, EXAMPLES, strict=True):
         runs.append(button.click(example(text), settings, [prompt, panel], **page))
+    runs.append(panel.fork(run_fork, settings[1:], panel, **page))
+    panel.logits(answer_logits, None, answers, **page)
     stop.click(None, cancels=runs)
     whole = gr.JSON(visible=False)
     gr.on([], complete, [prompt, *settings], whole, api_name="complete", **streams)

@@ -1,4 +1,4 @@
-"""The whole page: three tabs over one service, and how it is served."""
+"""The whole page: four tabs over one service, and how it is served."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 import torch
 
-from tinylm.ui import caption, complete, routing, widgets
+from tinylm.ui import caption, complete, links, routing, training, widgets
 from tinylm.ui.events import Turns
 from tinylm.ui.limits import MAX_RUNNING
 from tinylm.ui.models import RunFolders
@@ -18,8 +18,10 @@ from tinylm.ui.theme import theme
 TITLE = "tinylm"
 WHAT = (
     "Three tiny language models to question: one completes sentences, one captions flowers, and one shows which "
-    "experts each word is sent to. Every number here is computed by the model as you watch."
+    "experts each word is sent to. Every number here is computed by the model as you watch, or was written by its "
+    "training."
 )
+TABS = {"Complete": complete, "Caption": caption, "Routing": routing, "Training": training}
 MAX_WAITING = 64
 MAX_FILE_SIZE = "30mb"
 ONE_DAY, ONE_HOUR = 86_400, 3_600
@@ -30,22 +32,25 @@ def build(weights: str | os.PathLike[str]) -> gr.Blocks:
     torch.set_num_threads(max(1, min(4, (os.cpu_count() or 1) // MAX_RUNNING)))
     service, turns = Service(RunFolders(weights)), Turns()
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(ONE_HOUR, ONE_DAY)) as demo:
-        gr.HTML(
-            f'<header class="tl-header"><h1>{TITLE}</h1><p>{WHAT}</p></header>',
-            apply_default_css=False,
-            js_on_load=None,
-            elem_classes=["tl-plain"],
-        )
-        tabs = []
-        with gr.Tabs():
-            for label, module in (("Complete", complete), ("Caption", caption), ("Routing", routing)):
+        with gr.Row(elem_classes=["tl-top"]):
+            gr.HTML(
+                f'<header class="tl-header"><h1>{TITLE}</h1><p>{WHAT}</p></header>',
+                apply_default_css=False,
+                js_on_load=None,
+                elem_classes=["tl-plain"],
+            )
+            copy_link = links.copy_button()
+        tabs = {}
+        with gr.Tabs() as container:
+            for label, module in TABS.items():
                 with gr.Tab(label, id=label.lower()):
-                    tabs.append(module.build(service, turns))
-        for tab in tabs:
+                    tabs[label.lower()] = module.build(service, turns)
+        for tab in tabs.values():
             # Only when weights came or changed since the page was built.
             demo.load(
                 tab.opening.refresh, None, tab.panel, api_visibility="private", show_progress="hidden", queue=False
             )
+        links.wire(demo, container, tabs, copy_link)
     return demo.queue(api_open=False, default_concurrency_limit=MAX_RUNNING, max_size=MAX_WAITING)
 
 

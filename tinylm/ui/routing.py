@@ -11,6 +11,8 @@ from tinylm.ui import limits
 from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
 from tinylm.ui.models import MOE
 from tinylm.ui.service import Service
+from tinylm.ui.service.operate import example as operation_example
+from tinylm.ui.service.operate import operate
 from tinylm.ui.service.route import route as routed
 from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
@@ -45,6 +47,8 @@ def build(service: Service, turns: Turns) -> Tab:
         )
         seed = gr.Number(0, label="Seed", info="The same seed draws the same tokens.", minimum=0)
     panel = widget("routing", opening.built(), "routing-panel")
+    first_operation = Opening(lambda: service.runs.stamp(MOE), lambda: operation_example(service, EXAMPLES[0]))
+    surgery = widget("surgery", first_operation.built(), "surgery-panel")
     settings = [temperature, max_new_tokens, seed]
     streams: dict[str, Any] = {
         "preprocess": False,  # the service checks everything itself, and says so in words
@@ -66,6 +70,14 @@ def build(service: Service, turns: Turns) -> Tab:
 
         return run_example
 
+    def run_operation(
+        request: gr.Request, event: gr.EventData, prompt: Any, *settings: Any
+    ) -> Iterator[dict[str, Any]]:
+        """The prompt with experts switched off; which ones comes with the event, unchecked."""
+        off = event._data.get("off") if isinstance(event._data, dict) else None
+        operated = operate(service, prompt, off, *settings)
+        yield from for_page(operated, turns.begin(request.session_hash, "surgery"))
+
     def route(prompt: str, temperature: float = 0, max_new_tokens: int = 40, seed: int = 0) -> Iterator[dict[str, Any]]:
         """Continue a prompt and tell each token's experts; streams one JSON object that grows."""
         yield from for_api(routed(service, prompt, temperature, max_new_tokens, seed))
@@ -74,7 +86,10 @@ def build(service: Service, turns: Turns) -> Tab:
     runs = [gr.on([run.click, prompt.submit], run_prompt, [prompt, *settings], panel, **page)]
     for button, text in zip(buttons, EXAMPLES, strict=True):
         runs.append(button.click(example(text), settings, [prompt, panel], **page))
+    runs.append(surgery.operate(run_operation, [prompt, *settings], surgery, **page))
     stop.click(None, cancels=runs)
+    # When the page opens: only when weights came or changed since it was built.
+    gr.on(None, first_operation.refresh, None, surgery, api_visibility="private", show_progress="hidden", queue=False)
     whole = gr.JSON(visible=False)
     gr.on([], route, [prompt, *settings], whole, api_name="route", **streams)
     fields = {"prompt": prompt, "temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import json
+from base64 import b64encode
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any, cast
 
-from tinylm.generate import Step, stream
+import torch
+from torch import Tensor
+
+from tinylm.checkpoint import Run
+from tinylm.generate import N_ALTERNATIVES, Step, stream
 from tinylm.tokenizer import Tokenizer
 from tinylm.ui import limits
 from tinylm.ui.limits import Refused
 from tinylm.ui.service.common import Pace, Service, Start, Update, checked_new_tokens, probability, token_text
+
+MAX_LATENTS = 2**15
+"""Numbers of the cache that a run sends to the page: gradio copies all of a panel's data at every update."""
 
 
 def complete(
@@ -21,15 +31,19 @@ def complete(
     top_p: Any = 1,
     max_new_tokens: Any = 40,
     seed: Any = 0,
+    given: Any = (),
 ) -> Iterator[Update]:
-    """Continue a prompt. Raises Refused or Unavailable, with a sentence for the visitor."""
-    names = service.runs.text_names()
-    if model is None:
-        model = names[0]
-    if model not in names:
-        raise Refused(f"There is no model of that name; choose one of {', '.join(names)}.")
+    """Continue a prompt; the first new tokens are those of `given`, a list of ids that the visitor forks the text with.
+
+    Raises Refused or Unavailable, with a sentence for the visitor. Beside what the API tells, `page` has `ids` (the
+    prompt's), `settings` as used, `sizes` of the model, `packed`, which gets a string of JSON for each new token (as in
+    the result, and the alternatives' `ids`), and `latents`, a string that gets what `coded` makes of each position
+    read: the latents of the first `n_shown_layers` layers, all of them in a small model.
+    """
+    model = _model_name(service, model)
+    given = _ids(given, limits.MAX_NEW_TOKENS)
     settings = {
-        "max_new_tokens": checked_new_tokens(max_new_tokens),
+        "max_new_tokens": max(checked_new_tokens(max_new_tokens), len(given)),
         "temperature": limits.number(temperature, "Temperature", 0, limits.MAX_TEMPERATURE, 0),
         "top_k": limits.whole(top_k, "Top-k", 0, 10**9, 0),
         "top_p": limits.number(top_p, "Top-p", 0, 1, 1),
@@ -39,8 +53,13 @@ def complete(
     with service.slots.take() as deadline:
         run = service.runs.get(model)
         tokenizer, config = run.tokenizer, run.model.config
+        _check_inside(run, given)
         start = Start.read(run, text)
+        bytes_per_number = run.model.head_bias.element_size()
         tokens: list[dict[str, Any]] = []
+        packed: list[str] = []
+        latents = ""
+        n_shown_layers = max(1, min(config.n_layers, MAX_LATENTS // (config.max_seq_len * config.d_latent)))
         result: dict[str, Any] = {
             "text": start.text,
             "tokens": [],
@@ -50,23 +69,108 @@ def complete(
             "unknown": start.unknown,
             "unknown_words": start.new_words,
         }
-        page = {"prompt": start.pieces, "from_nothing": start.from_nothing, "context": config.max_seq_len}
-        page["weights"] = service.weights(model)
-        steps = stream(run.model, start.ids, eos_id=tokenizer.eos_id, **settings)  # type: ignore[arg-type]
+        page: dict[str, Any] = {
+            "prompt": start.pieces,
+            "from_nothing": start.from_nothing,
+            "context": config.max_seq_len,
+            "weights": service.weights(model),
+            "ids": start.ids,
+            "eos_id": tokenizer.eos_id,
+            "given": given,
+            "settings": {"model": model, **settings},
+            "sizes": {
+                "n_layers": config.n_layers,
+                "n_shown_layers": n_shown_layers,
+                "d_latent": config.d_latent,
+                "d_model": config.d_model,
+                "bytes_per_number": bytes_per_number,
+            },
+        }
+
+        def update(result: dict[str, Any]) -> Update:
+            grown = {"packed": list(packed), "latents": latents}
+            return Update(result | {"tokens": list(tokens)}, page | grown | pace.speed())
+
+        steps = stream(run.model, start.ids, eos_id=tokenizer.eos_id, given=given, **settings)  # type: ignore[arg-type]
         pace = Pace()
         for step in pace.timed(steps):
             deadline.check()
             tokens.append(_described(tokenizer, step))
+            packed.append(json.dumps(tokens[-1] | {"ids": [token_id for token_id, _ in step.alternatives]}))
+            latents += "".join(map(coded, step.latents_NTR[:n_shown_layers].transpose(0, 1)))
             n_read = len(start.ids) + len(tokens) - 1
             result |= {
                 "text": start.text + tokenizer.decode([token["id"] for token in tokens]),
                 "cache_bytes": step.cache_nbytes,
-                "full_cache_bytes": 2 * config.d_model * config.n_layers * n_read * run.model.head_bias.element_size(),
+                "full_cache_bytes": 2 * config.d_model * config.n_layers * n_read * bytes_per_number,
             }
             if pace.due():
-                yield Update(result | {"tokens": list(tokens)}, page | pace.speed())
-        result |= {"tokens": tokens, "stopped": steps.stopped}
-        yield Update(result, page | pace.speed())
+                yield update(result)
+        yield update(result | {"stopped": steps.stopped})
+
+
+def for_panel(updates: Iterator[Update]) -> Iterator[Update]:
+    """The updates with the packed tokens alone.
+
+    gradio walks through all of a panel's data several times at every update, in the browser too, and a token's 30
+    values cost it far more than one string.
+    """
+    with closing(cast(Generator[Update, None, None], updates)):
+        for result, page in updates:
+            rest = {name: value for name, value in page.items() if name != "packed"}
+            yield Update(result | {"tokens": page["packed"]}, rest)
+
+
+def logits(service: Service, model: Any, ids: Any) -> Iterator[Update]:
+    """What the model says of the token behind `ids`, all of them read at once, without a cache. Raises as `complete`.
+
+    `logits` (`coded`) has those of the whole vocabulary; `likeliest` names the ten highest, [id, text, probability].
+    """
+    model = _model_name(service, model)
+    with service.slots.take():
+        run = service.runs.get(model)
+        ids = _ids(ids, run.model.config.max_seq_len)
+        if not ids:
+            raise Refused("There are no tokens to read.")
+        _check_inside(run, ids)
+        with torch.inference_mode():
+            logits_V = run.model(torch.tensor([ids], device=run.model.head_bias.device)).logits[0, -1].cpu()
+            top = logits_V.log_softmax(dim=-1).topk(min(N_ALTERNATIVES, len(logits_V)))
+        likeliest = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        result = {
+            "model": model,
+            "ids": ids,
+            "logits": coded(logits_V),
+            "likeliest": [[i, token_text(run.tokenizer, i), probability(logprob)] for i, logprob in likeliest],
+        }
+        yield Update(result, {"weights": service.weights(model)})
+
+
+def coded(values: Tensor) -> str:
+    """Base64 of the values as little-endian float32: what `tinylm.floats` reads in the browser, without any loss."""
+    return b64encode(values.float().cpu().contiguous().numpy().astype("<f4").tobytes()).decode()
+
+
+def _model_name(service: Service, name: Any) -> str:
+    names = service.runs.text_names()
+    if name is None:
+        return names[0]
+    if name not in names:
+        raise Refused(f"There is no model of that name; choose one of {', '.join(names)}.")
+    return name
+
+
+def _ids(value: Any, at_most: int) -> list[int]:
+    """A list of at most so many whole numbers. Raises Refused."""
+    if not isinstance(value, (list, tuple)) or len(value) > at_most or any(type(i) is not int for i in value):
+        raise Refused(f"The tokens must be a list of at most {at_most} token numbers.")
+    return list(value)
+
+
+def _check_inside(run: Run, ids: list[int]) -> None:
+    outside = [token_id for token_id in ids if not 0 <= token_id < run.model.config.vocab_size]
+    if outside:
+        raise Refused(f"This model has no token number {outside[0]}.")
 
 
 def _described(tokenizer: Tokenizer, step: Step) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
+from tinylm.checkpoint import Run
 from tinylm.generate import stream
 from tinylm.moe import Routing, load_balancing_loss
 from tinylm.tokenizer import EOS
@@ -23,22 +25,18 @@ def route(
 
     `load_balancing_loss` is the mean over layers; `load` and it are those of the tokens read so far.
     """
-    settings = {
-        "max_new_tokens": checked_new_tokens(max_new_tokens),
-        "temperature": limits.number(temperature, "Temperature", 0, limits.MAX_TEMPERATURE, 0),
-        "seed": limits.whole(seed, "Seed", 0, limits.MAX_SEED, 0),
-    }
+    settings = checked(temperature, max_new_tokens, seed)
     text = limits.prompt(prompt)
     with service.slots.take() as deadline:
-        run = service.runs.get(MOE)
+        run = mixture(service)
         tokenizer, config = run.tokenizer, run.model.config
-        if config.moe is None or config.vision is not None:
-            raise Refused("The moe folder holds a model without experts; `python train.py moe` makes one with them.")
+        assert config.moe is not None
         start = Start.read(run, text)
         texts = [piece["text"] for piece in start.pieces] or [EOS]
         new_ids: list[int] = []
         seen = Routed(config.n_layers)
         page = {
+            "settings": {"prompt": text, **settings},
             "n_prompt": len(texts),
             "from_nothing": start.from_nothing,
             "unknown": start.unknown,
@@ -48,19 +46,27 @@ def route(
             "context": config.max_seq_len,
             "stopped": None,
             "weights": service.weights(MOE),
+            "preferences": preferences(run),
         }
 
         def update(stopped: str | None, speed: dict[str, Any]) -> Update:
+            load, losses = seen.load(), seen.losses()
             result = {
                 "text": start.text + tokenizer.decode(new_ids),
-                "n_experts": run.model.config.moe.n_experts,  # type: ignore[union-attr]
+                "n_experts": config.moe.n_experts,  # type: ignore[union-attr]
                 "tokens": [{"text": t, **token} for t, token in zip(texts, seen.tokens, strict=False)],
-                "load": seen.load(),
-                "load_balancing_loss": seen.loss(),
+                "load": load,
+                "load_balancing_loss": round(sum(losses) / len(losses), 6) if losses else None,
             }
-            return Update(result, page | {"stopped": stopped} | speed)
+            measured = {
+                "ids": [*start.ids, *new_ids][: len(seen.tokens)],
+                "entropy": [round(entropy(shares), 6) for shares in load],
+                "layer_losses": [round(loss, 6) for loss in losses],
+                "stopped": stopped,
+            }
+            return Update(result, page | measured | speed)
 
-        steps = stream(run.model, start.ids, eos_id=tokenizer.eos_id, **settings)  # type: ignore[arg-type]
+        steps = stream(run.model, start.ids, eos_id=tokenizer.eos_id, **settings)
         pace = Pace()
         for step in pace.timed(steps):
             deadline.check()
@@ -76,6 +82,42 @@ def route(
                 routings = run.model(torch.tensor([ids], device=run.model.head_bias.device)).routings
             seen.read(tuple(Routing(*(part[len(seen.tokens) :] for part in routing)) for routing in routings))
         yield update(steps.stopped, pace.speed())
+
+
+def checked(temperature: Any, max_new_tokens: Any, seed: Any) -> dict[str, Any]:
+    """The settings of a run, as `stream` takes them. Raises Refused in words."""
+    return {
+        "max_new_tokens": checked_new_tokens(max_new_tokens),
+        "temperature": limits.number(temperature, "Temperature", 0, limits.MAX_TEMPERATURE, 0),
+        "seed": limits.whole(seed, "Seed", 0, limits.MAX_SEED, 0),
+    }
+
+
+def mixture(service: Service) -> Run:
+    """The run whose experts are shown. Raises Refused or Unavailable."""
+    run = service.runs.get(MOE)
+    if run.model.config.moe is None or run.model.config.vision is not None:
+        raise Refused("The moe folder holds a model without experts; `python train.py moe` makes one with them.")
+    return run
+
+
+def entropy(shares: Sequence[float]) -> float:
+    """Of a load, in bits: log2 of the number of experts if it is even, 0 if one takes all."""
+    return -sum(share * math.log2(share) for share in shares if share > 0)
+
+
+def preferences(run: Run) -> list[list[dict[str, Any]]] | None:
+    """By layer and expert what training found it to prefer; None if the run folder doesn't tell of this model."""
+    config, kept = run.model.config, ("tokens", "kinds")
+    try:
+        found = [
+            [{kind: [[str(name), float(lift)] for name, lift in expert[kind]] for kind in kept} for expert in layer]
+            for layer in run.info["expert_preferences"]
+        ]
+    except (KeyError, TypeError, ValueError):
+        return None
+    assert config.moe is not None
+    return found if [len(layer) for layer in found] == [config.moe.n_experts] * config.n_layers else None
 
 
 class Routed:
@@ -109,12 +151,9 @@ class Routed:
             shares.append([round(share, 6) for share in (counts / counts.sum()).tolist()])
         return shares
 
-    def loss(self) -> float | None:
-        """Mean of the layers' load-balancing losses; None before the first token."""
-        layers = self._whole()
-        if not layers:
-            return None
-        return round(sum(float(load_balancing_loss(routing)) for routing in layers) / len(layers), 6)
+    def losses(self) -> list[float]:
+        """Each layer's load-balancing loss; [] before the first token."""
+        return [float(load_balancing_loss(routing)) for routing in self._whole()]
 
     def _whole(self) -> list[Routing]:
         if not self.tokens:

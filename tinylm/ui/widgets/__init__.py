@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 FOLDER = Path(__file__).parent
-SHARED = ("draw.js", "terms.js")  # in this order
+SHARED = ("draw.js", "terms.js", "sampling.js", "branches.js", "latents.js")  # in this order
 FRAME = "frame.css"
 COMMON_STYLES = ("page.css", "panels.css")  # first, so that a widget's own style can go beyond them
 

@@ -34,7 +34,7 @@ window.tinylm = (() => {
     return n < 1024 ? `${n.toLocaleString("en-GB")} B` : `${(n / 1024).toFixed(1)} KiB`;
   }
 
-  // Rows of label, bar and number into `list` (an <ol> or <ul>); rows are reused so that bars glide.
+  // Rows of label, bar and number into `list` (an <ol> or <ul>); rows are reused.
   function bars(list, rows, max = 1) {
     while (list.children.length > rows.length) list.lastElementChild.remove();
     rows.forEach((row, i) => {
@@ -92,13 +92,35 @@ window.tinylm = (() => {
     return setStop;
   }
 
+  // A panel's value as the server packed it (ui/packing.py), as one object again. Lists that grow are read on from
+  // where the last call ended, and stay the same array within a run.
+  const unpackedRuns = new Map();
+  function unpacked(value) {
+    if (typeof value?.rest !== "string") return value;
+    if (!unpackedRuns.has(value.run)) unpackedRuns.set(value.run, { lists: {}, rest: null, value: null });
+    if (unpackedRuns.size > 16) unpackedRuns.delete(unpackedRuns.keys().next().value);
+    const known = unpackedRuns.get(value.run) || { lists: {} };
+    const { lists, texts, ...parts } = known.rest === value.rest ? known.parsed : JSON.parse(value.rest);
+    known.rest = value.rest;
+    known.parsed = { lists, texts, ...parts };
+    for (const [key, part] of Object.entries(lists)) {
+      const list = (known.lists[key] ||= { at: 0, items: [] });
+      const end = value[key].lastIndexOf("\n") + 1;
+      for (const line of value[key].slice(list.at, end).split("\n")) if (line) list.items.push(JSON.parse(line));
+      list.at = Math.max(list.at, end);
+      parts[part][key] = list.items;
+    }
+    for (const [key, part] of Object.entries(texts)) parts[part][key] = value[key];
+    return { run: value.run, state: value.state, message: value.message, ...parts };
+  }
+
   // Draw at once and after each change. Values of an older run that come late are dropped, and a run that the
   // visitor stopped is drawn as such.
   function follow(props, watch, stopId, draw) {
     let newest = 0;
     let stopped = 0;
     const update = () => {
-      const value = props.value;
+      const value = unpacked(props.value);
       if (!value || !value.run || value.run < newest) return;
       newest = value.run;
       draw(value, value.state === "running" && stopped === value.run ? "stopped" : value.state);
@@ -120,11 +142,16 @@ window.tinylm = (() => {
     update();
   }
 
-  // Add to a box that scrolls, and stay at its end unless the visitor has scrolled away from it.
+  // Add to a box that scrolls, and stay at its end unless the visitor has scrolled away from it. Where it stands is
+  // only looked at when it scrolls and before a frame is drawn: asking in between costs a layout for every token.
+  const away = new WeakMap();
   function atEnd(box, add) {
-    const follows = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    if (!away.has(box)) {
+      away.set(box, false);
+      box.addEventListener("scroll", () => away.set(box, box.scrollHeight - box.scrollTop - box.clientHeight > 40), { passive: true });
+    }
     add();
-    if (follows) box.scrollTop = box.scrollHeight;
+    if (!away.get(box)) requestAnimationFrame(() => (box.scrollTop = box.scrollHeight));
   }
 
   // The text equivalent of a chart, made only while it is open.
@@ -143,7 +170,11 @@ window.tinylm = (() => {
       const thead = el("thead");
       thead.append(top);
       node.append(thead, body);
-      details.querySelector(".tl-table").replaceChildren(node);
+      const box = details.querySelector(".tl-table");
+      box.tabIndex = 0; // so that the keyboard can scroll it
+      box.setAttribute("role", "region");
+      box.setAttribute("aria-label", details.querySelector("summary").textContent);
+      box.replaceChildren(node);
     };
     details.addEventListener("toggle", make);
     return make;
@@ -235,6 +266,6 @@ window.tinylm = (() => {
   // What one panel tells the others: `bus.dispatchEvent(new CustomEvent(name, { detail }))`.
   const bus = new EventTarget();
 
-  return { floats, heat, heatColour, download, bus, el, spelled, said, percent, bytes, bars, roving, follow, atEnd, table, expertColour, expertInk, STOPPED, status,
+  return { unpacked, floats, heat, heatColour, download, bus, el, spelled, said, percent, bytes, bars, roving, follow, atEnd, table, expertColour, expertInk, STOPPED, status,
     unknownNote, newWordsNote, SPECIAL };
 })();

@@ -8,6 +8,8 @@ let run = 0;
 let drawn = 0;
 let columns = []; // one node a token, in order
 let chosen = null; // [token, layer] that the visitor chose; null follows the run
+let painted = 0; // the layer whose experts colour the text
+let sums = []; // by layer, of the tokens drawn: how often each expert was chosen, and its probabilities added up
 
 const tokens = () => props.value.result.tokens || [];
 const nLayers = () => props.value.page.n_layers || 0;
@@ -30,10 +32,16 @@ function cell(token, index, layer) {
   return node;
 }
 
+// The mark between texts stands at the start of one that starts from nothing.
+function spelled({ text }, index) {
+  if (!T.SPECIAL.has(text)) return T.spelled(text);
+  return T.el("span", "tl-special", index === 0 && props.value.page.from_nothing ? "start" : T.SPECIAL.get(text));
+}
+
 function column(token, index) {
   const node = T.el("div", index < props.value.page.n_prompt ? "tl-column tl-of-prompt" : "tl-column");
   const label = T.el("div", "tl-token");
-  label.append(T.SPECIAL.has(token.text) ? T.el("span", "tl-special", "start") : T.spelled(token.text));
+  label.append(spelled(token, index));
   node.append(label);
   for (let layer = 0; layer < token.experts.length; layer++) node.append(cell(token, index, layer));
   return node;
@@ -105,40 +113,165 @@ const setStop = T.roving(
   nLayers,
 );
 
-function showLoad(load, nExperts, topK) {
+function showLoad(load, nExperts, page) {
   const box = find(".tl-load");
   while (box.children.length > load.length) box.lastElementChild.remove();
   load.forEach((shares, layer) => {
     let group = box.children[layer];
     if (!group) {
       group = T.el("div", "tl-load-layer");
-      group.append(T.el("h3", "", `Layer ${layer + 1}`), T.el("ul", "tl-bars"));
+      group.append(T.el("h3", "", `Layer ${layer + 1}`), T.el("ul", "tl-bars"), T.el("p", "tl-layer-figures"));
       box.append(group);
     }
-    const most = 1 / topK;
+    const most = 1 / page.top_k;
     group.style.setProperty("--balanced", 1 / nExperts / most);
+    group.lastElementChild.textContent = `entropy ${page.entropy[layer].toFixed(2)} of ${Math.log2(nExperts).toFixed(2)} bits · loss ${page.layer_losses[layer].toFixed(2)}`;
     T.bars(
-      group.lastElementChild,
+      group.children[1],
       shares.map((value, expert) => ({ label: `Expert ${expert + 1}`, value, colour: T.expertColour(expert) })),
       most,
     );
   });
 }
 
+const layerButtons = find(".tl-layer-buttons");
+
+// A token in the text, marked by its likeliest expert in the layer that colours it.
+function paint(node, token) {
+  const expert = token.probs[painted].indexOf(Math.max(...token.probs[painted]));
+  node.dataset.expert = expert + 1;
+  node.style.setProperty("--expert", T.expertColour(expert));
+  node.title = `expert ${expert + 1}, ${T.percent(token.probs[painted][expert])}`;
+}
+
+function word(token, index) {
+  const node = T.el("span", "tl-painted-token");
+  node.append(spelled(token, index));
+  paint(node, token);
+  return node;
+}
+
+layerButtons.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  painted = Number(button.dataset.layer);
+  showPaintedLayer();
+  const all = tokens();
+  [...find(".tl-painted").children].forEach((node, i) => all[i] && paint(node, all[i]));
+});
+
+function showPaintedLayer() {
+  for (const button of layerButtons.children) button.setAttribute("aria-pressed", Number(button.dataset.layer) === painted);
+}
+
+function layerChoice(n) {
+  painted = Math.min(painted, Math.max(0, n - 1));
+  while (layerButtons.children.length > n) layerButtons.lastElementChild.remove();
+  while (layerButtons.children.length < n) {
+    const button = T.el("button", "tl-button", `Layer ${layerButtons.children.length + 1}`);
+    button.type = "button";
+    button.dataset.layer = layerButtons.children.length;
+    layerButtons.append(button);
+  }
+  showPaintedLayer();
+}
+
+function count(token) {
+  token.experts.forEach((ids, layer) => {
+    const layerSums = (sums[layer] ||= { chosen: token.probs[layer].map(() => 0), probs: token.probs[layer].map(() => 0) });
+    for (const id of ids) layerSums.chosen[id] += 1;
+    token.probs[layer].forEach((p, i) => (layerSums.probs[i] += p));
+  });
+}
+
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+
+// The server's figures once more, from nothing but what the chart shows.
+function again() {
+  const losses = sums.map(({ chosen, probs }) => (probs.length * sum(probs.map((p, i) => p * chosen[i]))) / drawn ** 2);
+  const entropies = sums.map(({ chosen }) => -sum(chosen.filter(Boolean).map((n) => (n / sum(chosen)) * Math.log2(n / sum(chosen)))));
+  return { loss: sum(losses) / losses.length, entropies };
+}
+
+function showAgain(result, page) {
+  const { loss, entropies } = again();
+  find(".tl-loss-server").textContent = result.load_balancing_loss.toFixed(3);
+  find(".tl-loss-best").textContent = page.top_k;
+  find(".tl-loss-browser").textContent = loss.toFixed(3);
+  find(".tl-entropy-browser").textContent = entropies.map((bits) => bits.toFixed(2)).join(", ");
+  // Probabilities reach the page with five decimals.
+  const same = Math.abs(loss - result.load_balancing_loss) < 5e-4 && entropies.every((bits, i) => Math.abs(bits - page.entropy[i]) < 5e-4);
+  find(".tl-agree").textContent = same ? "The same." : "Not the same!";
+}
+
+function preferred(expert, index) {
+  const node = T.el("div", "tl-preference");
+  const title = T.el("h4", "", "");
+  title.append(swatch(index), `expert ${index + 1}`);
+  node.append(title);
+  for (const [kind, said] of [["kinds", "kinds of words"], ["tokens", "tokens"]]) {
+    const list = T.el("ul");
+    list.setAttribute("aria-label", said);
+    list.dataset.kind = kind;
+    for (const [label, lift] of expert[kind]) {
+      const item = T.el("li");
+      const name = T.el("span", kind === "tokens" ? "tl-preferred-token" : "");
+      name.append(kind === "tokens" && !T.SPECIAL.has(label) ? T.spelled(label) : T.SPECIAL.get(label) || label);
+      item.append(name, ` ×${lift.toFixed(1)}`);
+      list.append(item);
+    }
+    node.append(list);
+  }
+  return node;
+}
+
+// Made only while it is open.
+function showPreferences() {
+  const layers = props.value.page.preferences;
+  const box = find(".tl-preferences");
+  box.hidden = !layers;
+  if (!layers || !box.open) return;
+  const groups = layers.map((experts, layer) => {
+    const group = T.el("div");
+    const row = T.el("div", "tl-preference-row");
+    row.append(...experts.map(preferred));
+    group.append(T.el("h3", "", `Layer ${layer + 1}`), row);
+    return group;
+  });
+  find(".tl-preference-layers").replaceChildren(...groups);
+}
+find(".tl-preferences").addEventListener("toggle", showPreferences);
+
+function swatch(i) {
+  const node = T.el("span", "tl-swatch", String(i + 1));
+  node.style.background = T.expertColour(i);
+  node.style.color = T.expertInk(i);
+  return node;
+}
+
+find(".tl-download").addEventListener("click", () => {
+  const { result, page } = props.value;
+  const { ids, n_prompt, settings, weights, stopped, entropy, layer_losses } = page;
+  T.download("tinylm-routing.json", {
+    settings, weights, stopped, n_prompt, ...result, tokens: tokens().map((token, i) => ({ id: ids[i], ...token })), entropy, layer_losses,
+  });
+});
+
 function start(value) {
   run = value.run;
   drawn = 0;
   columns = [];
   chosen = null;
+  sums = [];
   chart.replaceChildren();
+  find(".tl-painted").replaceChildren();
+  layerChoice(value.page.n_layers || 0);
+  showPreferences();
   const experts = find(".tl-experts");
   experts.replaceChildren();
   for (let i = 0; i < (value.result.n_experts || 0); i++) {
-    const item = T.el("li", "", "");
-    const swatch = T.el("span", "tl-swatch", String(i + 1));
-    swatch.style.background = T.expertColour(i);
-    swatch.style.color = T.expertInk(i);
-    item.append(swatch, `expert ${i + 1}`);
+    const item = T.el("li");
+    item.append(swatch(i), `expert ${i + 1}`);
     experts.append(item);
   }
 }
@@ -163,7 +296,12 @@ function draw(value, state) {
       const node = column(all[drawn], drawn);
       columns.push(node);
       place(node);
+      count(all[drawn]);
     }
+  });
+  const text = find(".tl-painted");
+  T.atEnd(text, () => {
+    for (let i = text.children.length; i < all.length; i++) text.append(word(all[i], i));
   });
   const first = chart.querySelector(".tl-cell");
   if (first && !chart.querySelector('.tl-cell[tabindex="0"]')) setStop(first);
@@ -183,11 +321,9 @@ function draw(value, state) {
   if (!chosen) showCell(state === "running" ? all.length - 1 : 0, 0);
   const balanced = 1 / result.n_experts;
   find(".tl-load-hint").textContent = `Each expert's share of these ${all.length} tokens' choices; the line marks an even ${T.percent(balanced)}.`;
-  showLoad(result.load, result.n_experts, page.top_k);
-  find(".tl-loss").textContent =
-    result.load_balancing_loss === null
-      ? ""
-      : `Load-balancing loss: ${result.load_balancing_loss.toFixed(3)}, the mean of the layers; ${page.top_k} is perfect balance.`;
+  showLoad(result.load, result.n_experts, page);
+  showAgain(result, page);
+  find(".tl-download").disabled = state === "running";
   table();
 }
 
