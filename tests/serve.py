@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 LABELS = ["tulip", "rose", "iris", "daisy", "sunflower", "poppy", "lily"]
 LINES = ["A baby cat is called a kitten.", "The capital of France is Paris.", "Bees make honey from nectar."]
 CONTEXT = 320
+MOE_LAYERS = 12  # slow enough for a run to be told of while it is on
 START_SECONDS = 120
 
 
@@ -36,7 +37,7 @@ def make_weights(folder: Path) -> Path:
     configs = {
         "text": tinylm.ModelConfig(tokenizer.vocab_size, CONTEXT, n_layers=2, **small),
         "deep": tinylm.ModelConfig(tokenizer.vocab_size, CONTEXT, n_layers=120, **small),
-        "moe": tinylm.ModelConfig(tokenizer.vocab_size, CONTEXT, n_layers=6, moe=moe, **small),
+        "moe": tinylm.ModelConfig(tokenizer.vocab_size, CONTEXT, n_layers=MOE_LAYERS, moe=moe, **small),
         "vision": tinylm.ModelConfig(captions.vocab_size, 40, n_layers=2, vision=vision, **small),
     }
     for name, config in configs.items():

@@ -489,7 +489,7 @@ def ask_as_a_stranger(address: str, data: Any) -> dict[str, Any]:
 )
 def test_what_a_stranger_asks_is_checked(address: str, data: Any, said: str) -> None:
     value = ask_as_a_stranger(address, data)
-    assert value["state"] == "error" and said in value["message"] and value["result"] == {}
+    assert value["state"] == "error" and said in value["message"] and json.loads(value["rest"])["result"] == {}
 
 
 @browsed

@@ -20,7 +20,7 @@ from tinylm.ui import zero_gpu
 from tinylm.ui.limits import MAX_NEW_TOKENS, Refused
 from tinylm.ui.models import RunFolders
 from tinylm.ui.service import Service, Update
-from tinylm.ui.service.complete import MAX_LATENTS, coded, complete, for_panel, logits
+from tinylm.ui.service.complete import MAX_LATENTS, coded, complete, logits
 
 PROMPT = "A baby cat is called"
 MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
@@ -175,10 +175,8 @@ def test_a_large_models_first_blocks_stand_for_all(service: Service, weights: Pa
 
 def test_each_alternative_has_its_id(service: Service, run: Run) -> None:
     update = last(complete(service, PROMPT, max_new_tokens=9))
-    packed = [json.loads(token) for token in last(for_panel(each for each in [update])).result["tokens"]]
-    assert [{name: token[name] for name in token if name != "ids"} for token in packed] == update.result["tokens"]
-    for token in packed:
-        texts = [run.tokenizer.decode([i]) or run.tokenizer.tokens[i] for i in token["ids"]]
+    for token, ids in zip(update.result["tokens"], update.page["alternative_ids"], strict=True):
+        texts = [run.tokenizer.decode([i]) or run.tokenizer.tokens[i] for i in ids]
         assert texts == [text for text, _ in token["alternatives"]]
 
 
@@ -187,7 +185,9 @@ def test_lists_only_grow_and_the_apis_object_stays_as_it_was(service: Service) -
     for update in complete(service, PROMPT, "deep", max_new_tokens=30):
         assert set(update.result) == API_KEYS
         assert set(update.result["tokens"][0]) == {"id", "text", "probability", "alternatives"}
-        lists = {name: update.page[name] for name in ("packed", "latents")} | {"tokens": update.result["tokens"]}
+        lists = {name: update.page[name] for name in ("alternative_ids", "latents")} | {
+            "tokens": update.result["tokens"]
+        }
         assert all(lists[name][: len(old)] == old for name, old in before.items())
         assert json.loads(json.dumps(update.page)) == update.page
         before = lists
@@ -211,7 +211,7 @@ def test_the_logits_of_a_token_are_the_models(service: Service, run: Run) -> Non
     token = update.result["tokens"][4]
     probs = numbers(answer.result["logits"]).softmax(-1)
     assert probs[token["id"]].item() == pytest.approx(token["probability"], abs=1e-5)
-    assert [i for i, _, _ in answer.result["likeliest"]] == json.loads(update.page["packed"][4])["ids"]
+    assert [i for i, _, _ in answer.result["likeliest"]] == update.page["alternative_ids"][4]
     assert [p for _, _, p in answer.result["likeliest"]] == pytest.approx(
         [p for _, p in token["alternatives"]], abs=1e-5
     )

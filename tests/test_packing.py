@@ -28,7 +28,7 @@ def values(run: int, n_updates: int) -> list[dict[str, Any]]:
         value["page"] = {
             "prompt": [{"text": ODD, "known": False}],
             "latents": "AAECAw==" * n,
-            "alternatives": ["1 2"] * n,
+            "alternative_ids": [[1, 2]] * n,
         }
         found.append(copy.deepcopy(value))
     found.append(found[-1] | {"state": "done"})
@@ -69,7 +69,7 @@ def test_the_browser_still_knows_a_run_after_many_others(page: Page) -> None:
 
 
 def test_what_grows_is_sent_on_as_text_that_grows_and_has_few_leaves() -> None:
-    packing, before = Packing(), {"tokens": "", "latents": "", "alternatives": ""}
+    packing, before = Packing(), {"tokens": "", "latents": "", "alternative_ids": ""}
     for value in values(3, 5):
         packed = packing.pack(value)
         assert all(isinstance(leaf, (str, int)) for leaf in packed.values())

@@ -24,6 +24,7 @@ from tinylm.surgery import mean_loss, read, without_experts
 from tinylm.ui.limits import Deadline, Refused, Slots
 from tinylm.ui.models import RunFolders
 from tinylm.ui.service import Service
+from tinylm.ui.service.common import Pace
 from tinylm.ui.service.operate import example, operate
 from tinylm.ui.service.route import route
 
@@ -232,8 +233,9 @@ class Counted(Slots):
 
 @pytest.mark.parametrize(("checks", "n_operated", "n_rows"), [(5, 0, 0), (15, 4, 0), (2 * 12 + 2, 12, 3)])
 def test_an_operation_ends_at_its_deadline_and_keeps_what_it_has(
-    weights: Path, checks: int, n_operated: int, n_rows: int
+    weights: Path, checks: int, n_operated: int, n_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Pace, "due", lambda _: True)  # tell of every token
     slots, seen = Counted(checks), []
     with pytest.raises(Refused, match="over"):
         for update in operate(Service(RunFolders(weights), slots), PROMPT, EVERYWHERE_3, 0, 12, 0):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from serve import LINES, ROOT, chromium, make_weights, serve
+from serve import LINES, MOE_LAYERS, ROOT, chromium, make_weights, serve
 
 import tinylm
 from tinylm import evaluation, training
@@ -106,7 +106,7 @@ def test_sizes_are_those_of_the_loaded_model_and_its_file(weights: Path) -> None
     dense, moe = runs["text"]["counted"], runs["moe"]["counted"]
     assert dense["active_parameters"] == dense["parameters"]
     feed_forward = 2 * 32 * 64 + 32 + 64  # of one of four experts, two of which are idle, in six layers
-    assert moe["parameters"] - moe["active_parameters"] == 6 * 2 * feed_forward
+    assert moe["parameters"] - moe["active_parameters"] == MOE_LAYERS * 2 * feed_forward
 
 
 def test_a_broken_run_says_so_and_leaves_the_others_alone(weights: Path) -> None:

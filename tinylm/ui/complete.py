@@ -13,7 +13,6 @@ from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
 from tinylm.ui.models import TEXT
 from tinylm.ui.service import Service
 from tinylm.ui.service.complete import complete as completion
-from tinylm.ui.service.complete import for_panel
 from tinylm.ui.service.complete import logits as logits_of
 from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
@@ -36,7 +35,7 @@ def sent(event: gr.EventData, *names: str) -> tuple[Any, ...]:
 
 def build(service: Service, turns: Turns) -> Tab:
     """Lay out the tab and wire it."""
-    opening = Opening(lambda: service.runs.stamp(TEXT), lambda: for_panel(completion(service, EXAMPLES[0])))
+    opening = Opening(lambda: service.runs.stamp(TEXT), lambda: completion(service, EXAMPLES[0]))
     with gr.Row(elem_classes=["tl-columns"]):
         with gr.Column(scale=3, min_width=320):
             with gr.Row(elem_classes=["tl-ask"]):
@@ -96,8 +95,7 @@ def build(service: Service, turns: Turns) -> Tab:
     }
 
     def updates(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
-        runs = for_panel(zero_gpu.complete(service, *inputs))
-        return for_page(runs, turns.begin(request.session_hash, "complete"))
+        return for_page(zero_gpu.complete(service, *inputs), turns.begin(request.session_hash, "complete"))
 
     def run_prompt(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
         yield from updates(request, *inputs)

@@ -15,6 +15,7 @@ import gradio as gr
 
 from tinylm.ui.limits import Refused
 from tinylm.ui.models import Unavailable
+from tinylm.ui.packing import Packing
 from tinylm.ui.service import Update
 
 CONCURRENCY_ID = "model"
@@ -51,22 +52,35 @@ def run_number() -> int:
     return next(_numbers)
 
 
-def for_page(updates: Iterator[Update], is_newest: Callable[[], bool] = lambda: True) -> Iterator[dict[str, Any]]:
-    """A widget's values: `run`, `state` (running, done, error), `message`, and the update's `result` and `page`."""
+def for_page(
+    updates: Iterator[Update], is_newest: Callable[[], bool] = lambda: True, opening: bool = False
+) -> Iterator[dict[str, Any]]:
+    """A widget's values, packed: `run`, `state` (running, done, error), `message`, the update's `result` and `page`.
+
+    `opening` marks an example that was made before anyone asked.
+    """
     value: dict[str, Any] = {"run": run_number(), "state": "running", "message": "", "result": {}, "page": {}}
+    packing, marks = Packing(), {"opening": True} if opening else {}
+
+    def packed(**changed: Any) -> dict[str, Any]:
+        return packing.pack(value | {"page": value["page"] | marks} | changed)
+
     try:
         with closing(cast(Generator[Update, None, None], updates)):
             for update in updates:
                 if not is_newest():
                     return
-                value = value | update._asdict()
-                yield value
-        yield value | {"state": "done"}
+                value |= {"result": update.result, "page": update.page}
+                if update.last:
+                    value["state"] = "done"
+                yield packed()
+        if value["state"] != "done":
+            yield packed(state="done")
     except (Refused, Unavailable) as error:
-        yield value | {"state": "error", "message": str(error)}
+        yield packed(state="error", message=str(error))
     except Exception:
         log.exception("a run failed")
-        yield value | {"state": "error", "message": BROKEN}
+        yield packed(state="error", message=BROKEN)
 
 
 def for_api(updates: Iterator[Update]) -> Iterator[dict[str, Any]]:
@@ -100,8 +114,7 @@ class Opening:
         with self._lock:
             stamp = self._stamp()
             if self._made is None or self._made[0] != stamp:
-                *_, value = for_page(self._compute())
-                value["page"] = value["page"] | {"opening": True}
+                *_, value = for_page(self._compute(), opening=True)
                 self._made = (stamp, value)
             return self._made[1]
 

@@ -16,7 +16,8 @@ from tinylm.ui.limits import Refused
 from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
 
-TAB, PROMPT = "tab", "prompt"
+TAB = "tab"
+ASKS = {"prompt", "example"}  # fields that a link runs with
 NUMBER = re.compile(r"-?\d{1,12}(\.\d{1,12})?", re.ASCII)
 
 
@@ -48,7 +49,7 @@ def wire(demo: gr.Blocks, container: gr.Tabs, tabs: Mapping[str, Tab], button: g
         link = read(dict(request.query_params), tabs)
         tab = tabs[link.tab] if link else None
         yield {button: gr.skip()}  # after a run without any update gradio empties all the panels
-        if link is None or tab is None or tab.run is None or PROMPT not in link.values:
+        if link is None or tab is None or tab.run is None or not ASKS & link.values.keys():
             return
         values = [link.values.get(field, component.value) for field, component in tab.fields.items()]
         for value in tab.run(request, *values):
@@ -56,7 +57,7 @@ def wire(demo: gr.Blocks, container: gr.Tabs, tabs: Mapping[str, Tab], button: g
 
     private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     demo.load(restore, None, [container, *components], queue=False, **private)
-    # The button's script raises it once, and only on a page whose link has a prompt: other visitors don't queue.
+    # The button's script raises it once, and only on a page whose link asks for a run: other visitors don't queue.
     runs = button.submit(
         run,
         None,

@@ -16,6 +16,9 @@ from tinylm.ui.limits import Refused, Slots
 from tinylm.ui.models import RunFolders
 
 SECONDS_BETWEEN_UPDATES = 1 / 30
+MOST_SECONDS_BETWEEN_UPDATES = 1 / 8
+SHARE_OF_UPDATES = 1 / 12
+"""Of a run's time, at most, that goes into telling of it."""
 
 
 class Update(NamedTuple):
@@ -23,6 +26,7 @@ class Update(NamedTuple):
 
     result: dict[str, Any]
     page: dict[str, Any]
+    last: bool = False  # nothing comes behind it
 
 
 class Service:
@@ -80,12 +84,18 @@ class Pace:
     def __init__(self) -> None:
         self._seconds = 0.0
         self._count = 0
-        self._last = -math.inf
+        self._pause = SECONDS_BETWEEN_UPDATES
+        self._last = time.perf_counter()
+        self._told = False
 
     def timed(self, steps: Iterator[Step]) -> Iterator[Step]:
         """The steps; the time between a step and the request for the next one doesn't count."""
         while True:
             start = time.perf_counter()
+            if self._told:
+                # An update costs what passes until the next step is asked for: gradio's work and the network's.
+                self._pause = min((start - self._last) / SHARE_OF_UPDATES, MOST_SECONDS_BETWEEN_UPDATES)
+                self._told = False
             step = next(steps, None)
             self._seconds += time.perf_counter() - start
             if step is None:
@@ -94,11 +104,14 @@ class Pace:
             yield step
 
     def due(self) -> bool:
-        """Whether the page should hear of the newest step: at once for the first, then at most 30 times a second."""
+        """Whether the page should hear of the newest step: at most 30 times a second, less often if telling is slow.
+
+        A run that is over sooner is told of once.
+        """
         now = time.perf_counter()
-        if now - self._last < SECONDS_BETWEEN_UPDATES:
+        if now - self._last < max(self._pause, SECONDS_BETWEEN_UPDATES):
             return False
-        self._last = now
+        self._last, self._told = now, True
         return True
 
     def speed(self) -> dict[str, Any]:

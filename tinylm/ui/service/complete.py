@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
-from collections.abc import Generator, Iterator
-from contextlib import closing
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,9 +34,9 @@ def complete(
     """Continue a prompt; the first new tokens are those of `given`, a list of ids that the visitor forks the text with.
 
     Raises Refused or Unavailable, with a sentence for the visitor. Beside what the API tells, `page` has `ids` (the
-    prompt's), `settings` as used, `sizes` of the model, `packed`, which gets a string of JSON for each new token (as in
-    the result, and the alternatives' `ids`), and `latents`, a string that gets what `coded` makes of each position
-    read: the latents of the first `n_shown_layers` layers, all of them in a small model.
+    prompt's), `settings` as used, `sizes` of the model, `alternative_ids` of each new token, and `latents`, a string
+    that gets what `coded` makes of each position read: the latents of the first `n_shown_layers` layers, all of them
+    in a small model.
     """
     model = _model_name(service, model)
     given = _ids(given, limits.MAX_NEW_TOKENS)
@@ -57,8 +55,9 @@ def complete(
         start = Start.read(run, text)
         bytes_per_number = run.model.head_bias.element_size()
         tokens: list[dict[str, Any]] = []
-        packed: list[str] = []
+        alternative_ids: list[list[int]] = []
         latents = ""
+        waiting: list[Step] = []  # described when the page is to hear of them, not one by one
         n_shown_layers = max(1, min(config.n_layers, MAX_LATENTS // (config.max_seq_len * config.d_latent)))
         result: dict[str, Any] = {
             "text": start.text,
@@ -87,38 +86,30 @@ def complete(
             },
         }
 
-        def update(result: dict[str, Any]) -> Update:
-            grown = {"packed": list(packed), "latents": latents}
-            return Update(result | {"tokens": list(tokens)}, page | grown | pace.speed())
+        def update(stopped: str | None, last: bool) -> Update:
+            nonlocal latents
+            for step in waiting:
+                tokens.append(_described(tokenizer, step))
+                alternative_ids.append([token_id for token_id, _ in step.alternatives])
+                latents += "".join(map(coded, step.latents_NTR[:n_shown_layers].transpose(0, 1)))
+            n_read = len(start.ids) + len(tokens) - 1
+            if waiting:
+                result["cache_bytes"] = waiting[-1].cache_nbytes
+                result["full_cache_bytes"] = 2 * config.d_model * config.n_layers * n_read * bytes_per_number
+                result["text"] = start.text + tokenizer.decode([token["id"] for token in tokens])
+            waiting.clear()
+            grown = {"alternative_ids": list(alternative_ids), "latents": latents}
+            whole = result | {"tokens": list(tokens), "stopped": stopped}
+            return Update(whole, page | grown | pace.speed(), last)
 
         steps = stream(run.model, start.ids, eos_id=tokenizer.eos_id, given=given, **settings)  # type: ignore[arg-type]
         pace = Pace()
         for step in pace.timed(steps):
             deadline.check()
-            tokens.append(_described(tokenizer, step))
-            packed.append(json.dumps(tokens[-1] | {"ids": [token_id for token_id, _ in step.alternatives]}))
-            latents += "".join(map(coded, step.latents_NTR[:n_shown_layers].transpose(0, 1)))
-            n_read = len(start.ids) + len(tokens) - 1
-            result |= {
-                "text": start.text + tokenizer.decode([token["id"] for token in tokens]),
-                "cache_bytes": step.cache_nbytes,
-                "full_cache_bytes": 2 * config.d_model * config.n_layers * n_read * bytes_per_number,
-            }
+            waiting.append(step)
             if pace.due():
-                yield update(result)
-        yield update(result | {"stopped": steps.stopped})
-
-
-def for_panel(updates: Iterator[Update]) -> Iterator[Update]:
-    """The updates with the packed tokens alone.
-
-    gradio walks through all of a panel's data several times at every update, in the browser too, and a token's 30
-    values cost it far more than one string.
-    """
-    with closing(cast(Generator[Update, None, None], updates)):
-        for result, page in updates:
-            rest = {name: value for name, value in page.items() if name != "packed"}
-            yield Update(result | {"tokens": page["packed"]}, rest)
+                yield update(None, last=False)
+        yield update(steps.stopped, last=True)
 
 
 def logits(service: Service, model: Any, ids: Any) -> Iterator[Update]:

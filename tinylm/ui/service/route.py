@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tinylm.checkpoint import Run
-from tinylm.generate import stream
+from tinylm.generate import Step, stream
 from tinylm.moe import Routing, load_balancing_loss
 from tinylm.tokenizer import EOS
 from tinylm.ui import limits
@@ -49,7 +49,14 @@ def route(
             "preferences": preferences(run),
         }
 
-        def update(stopped: str | None, speed: dict[str, Any]) -> Update:
+        def update(stopped: str | None, last: bool) -> Update:
+            for step in waiting:
+                seen.read(step.routing)  # of the tokens before this one
+                texts.append(token_text(tokenizer, step.token_id))
+                new_ids.append(step.token_id)
+            waiting.clear()
+            if last:
+                read_last()
             load, losses = seen.load(), seen.losses()
             result = {
                 "text": start.text + tokenizer.decode(new_ids),
@@ -64,24 +71,25 @@ def route(
                 "layer_losses": [round(loss, 6) for loss in losses],
                 "stopped": stopped,
             }
-            return Update(result, page | measured | speed)
+            return Update(result, page | measured | pace.speed(), last)
 
+        def read_last() -> None:
+            """The last token was chosen but not read: read it, so that it has experts too."""
+            ids = [*start.ids, *new_ids]
+            if len(ids) <= config.max_seq_len and len(seen.tokens) < len(ids):
+                with torch.inference_mode():
+                    routings = run.model(torch.tensor([ids], device=run.model.head_bias.device)).routings
+                seen.read(tuple(Routing(*(part[len(seen.tokens) :] for part in routing)) for routing in routings))
+
+        waiting: list[Step] = []  # read when the page is to hear of them, not one by one
         steps = stream(run.model, start.ids, eos_id=tokenizer.eos_id, **settings)
         pace = Pace()
         for step in pace.timed(steps):
             deadline.check()
-            seen.read(step.routing)  # of the tokens before this one
-            texts.append(token_text(tokenizer, step.token_id))
-            new_ids.append(step.token_id)
+            waiting.append(step)
             if pace.due():
-                yield update(None, pace.speed())
-        ids = [*start.ids, *new_ids]
-        if len(ids) <= config.max_seq_len and len(seen.tokens) < len(ids):
-            # The last token was chosen but not read: read it, so that it has experts too.
-            with torch.inference_mode():
-                routings = run.model(torch.tensor([ids], device=run.model.head_bias.device)).routings
-            seen.read(tuple(Routing(*(part[len(seen.tokens) :] for part in routing)) for routing in routings))
-        yield update(steps.stopped, pace.speed())
+                yield update(None, last=False)
+        yield update(steps.stopped, last=True)
 
 
 def checked(temperature: Any, max_new_tokens: Any, seed: Any) -> dict[str, Any]:

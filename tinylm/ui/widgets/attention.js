@@ -208,7 +208,7 @@ function draw({ result, page }) {
 }
 
 function arrive() {
-  const value = props.value;
+  const value = T.unpacked(props.value);
   if (!value?.run || value.run < newest) return;
   newest = value.run;
   const drawn = value.result?.map;

@@ -1,5 +1,6 @@
 const T = window.tinylm;
 const find = (name) => element.querySelector(name);
+let shown = { result: {}, page: {} }; // the value that was drawn last
 const places = find(".tl-places");
 const mapButton = find(".tl-map-button");
 const SIDE = 208; // of the picture on the page, in CSS pixels
@@ -88,11 +89,11 @@ function verdict(result, page) {
 // The map over the picture.
 
 const strongest = () => Math.max(...map.flat().map(Math.abs));
-const covered = (loss) => props.value.page.scored * Math.exp(-loss);
+const covered = (loss) => shown.page.scored * Math.exp(-loss);
 
 function told(row, column) {
   const loss = map[row][column];
-  const whole = props.value.page.scored;
+  const whole = shown.page.scored;
   const chance = whole === null ? "" : `, from ${exact(whole)} to ${exact(covered(loss))} before calibration`;
   return `Row ${row + 1}, column ${column + 1} covered: the caption's log-probability changes by ${signed(-loss)} nats${chance}.`;
 }
@@ -171,7 +172,7 @@ find(".tl-opacity input").addEventListener("input", (event) => (find(".tl-heat")
 find(".tl-heat").style.opacity = find(".tl-opacity input").value;
 
 find(".tl-download").addEventListener("click", () => {
-  const { result, page } = plain(props.value);
+  const { result, page } = plain(shown);
   const { weights, tokens, end, scored, temperature, threshold, example } = page;
   const slots = explained ? { ...plain(explained.result), other: explained.page.other, chosen: { muted: plain(explained.page.muted), swapped: plain(explained.page.swapped) } } : null;
   if (slots) slots.map = plain(map);
@@ -180,7 +181,7 @@ find(".tl-download").addEventListener("click", () => {
 
 // With the slots panel: it hears of each caption and whether its map is wanted, and tells what it learns of it.
 function tell() {
-  T.bus.dispatchEvent(new CustomEvent("caption", { detail: { value: props.value, isDone: state === "done", map: wanted() && map === null } }));
+  T.bus.dispatchEvent(new CustomEvent("caption", { detail: { value: shown, isDone: state === "done", map: wanted() && map === null } }));
 }
 T.bus.addEventListener("caption-asked", () => run && tell());
 T.bus.addEventListener("explained", ({ detail }) => {
@@ -198,6 +199,7 @@ T.bus.addEventListener("explained", ({ detail }) => {
 });
 
 function draw(value, now) {
+  shown = value;
   const { result, page } = value;
   state = now;
   const probability = result.probability;

@@ -398,11 +398,11 @@ function announce() {
   T.bus.dispatchEvent(new CustomEvent("complete:text", { detail: T.completeText }));
 }
 
-// Give a branch what has come of its run; each token is unpacked once.
+// Give a branch what has come of its run.
 function fill(branch, value, state) {
   branch.tokens ||= [];
-  const packed = value.result.tokens || [];
-  while (branch.tokens.length < packed.length) branch.tokens.push(JSON.parse(packed[branch.tokens.length]));
+  const all = value.result.tokens || [];
+  for (let i = branch.tokens.length; i < all.length; i++) branch.tokens.push({ ...all[i], ids: value.page.alternative_ids[i] });
   Object.assign(branch, { value, state });
 }
 

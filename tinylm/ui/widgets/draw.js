@@ -97,12 +97,11 @@ window.tinylm = (() => {
   const unpackedRuns = new Map();
   function unpacked(value) {
     if (typeof value?.rest !== "string") return value;
-    if (!unpackedRuns.has(value.run)) unpackedRuns.set(value.run, { lists: {}, rest: null, value: null });
+    if (!unpackedRuns.has(value.run)) unpackedRuns.set(value.run, { lists: {}, fixed: JSON.parse(value.fixed) });
+    const known = unpackedRuns.get(value.run);
     if (unpackedRuns.size > 16) unpackedRuns.delete(unpackedRuns.keys().next().value);
-    const known = unpackedRuns.get(value.run) || { lists: {} };
-    const { lists, texts, ...parts } = known.rest === value.rest ? known.parsed : JSON.parse(value.rest);
-    known.rest = value.rest;
-    known.parsed = { lists, texts, ...parts };
+    const { lists, texts, ...parts } = JSON.parse(value.rest);
+    for (const [part, key, content] of known.fixed) if (!(key in parts[part])) parts[part][key] = content;
     for (const [key, part] of Object.entries(lists)) {
       const list = (known.lists[key] ||= { at: 0, items: [] });
       const end = value[key].lastIndexOf("\n") + 1;

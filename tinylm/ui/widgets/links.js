@@ -50,4 +50,5 @@ T.bus.addEventListener("link", (event) => {
   copy(link);
 });
 
-if (new URLSearchParams(location.search).has("prompt")) trigger("submit");
+const asks = new URLSearchParams(location.search);
+if (asks.has("prompt") || asks.has("example")) trigger("submit");

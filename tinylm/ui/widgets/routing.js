@@ -1,5 +1,6 @@
 const T = window.tinylm;
 const find = (name) => element.querySelector(name);
+let shown = { result: {}, page: {} }; // the value that was drawn last
 const chart = find(".tl-chart");
 const COLUMN = 58; // px, as in the style sheet
 const LABELS = 30;
@@ -11,8 +12,8 @@ let chosen = null; // [token, layer] that the visitor chose; null follows the ru
 let painted = 0; // the layer whose experts colour the text
 let sums = []; // by layer, of the tokens drawn: how often each expert was chosen, and its probabilities added up
 
-const tokens = () => props.value.result.tokens || [];
-const nLayers = () => props.value.page.n_layers || 0;
+const tokens = () => shown.result.tokens || [];
+const nLayers = () => shown.page.n_layers || 0;
 
 function cell(token, index, layer) {
   const node = T.el("button", "tl-cell");
@@ -35,11 +36,11 @@ function cell(token, index, layer) {
 // The mark between texts stands at the start of one that starts from nothing.
 function spelled({ text }, index) {
   if (!T.SPECIAL.has(text)) return T.spelled(text);
-  return T.el("span", "tl-special", index === 0 && props.value.page.from_nothing ? "start" : T.SPECIAL.get(text));
+  return T.el("span", "tl-special", index === 0 && shown.page.from_nothing ? "start" : T.SPECIAL.get(text));
 }
 
 function column(token, index) {
-  const node = T.el("div", index < props.value.page.n_prompt ? "tl-column tl-of-prompt" : "tl-column");
+  const node = T.el("div", index < shown.page.n_prompt ? "tl-column tl-of-prompt" : "tl-column");
   const label = T.el("div", "tl-token");
   label.append(spelled(token, index));
   node.append(label);
@@ -88,7 +89,7 @@ function showCell(index, layer) {
   const token = tokens()[index];
   if (!token) return;
   chart.querySelector(`[data-token="${index}"][data-layer="${layer}"]`)?.classList.add("tl-current");
-  const used = { 1: "The likeliest is", 2: "The two likeliest are" }[props.value.page.top_k] || `The ${props.value.page.top_k} likeliest are`;
+  const used = { 1: "The likeliest is", 2: "The two likeliest are" }[shown.page.top_k] || `The ${shown.page.top_k} likeliest are`;
   find(".tl-cell-hint").textContent = `${T.said(token.text)}, token ${index + 1}, layer ${layer + 1}. ${used} used. Choose another cell to see its own.`;
   T.bars(
     find(".tl-cell-bars"),
@@ -227,7 +228,7 @@ function preferred(expert, index) {
 
 // Made only while it is open.
 function showPreferences() {
-  const layers = props.value.page.preferences;
+  const layers = shown.page.preferences;
   const box = find(".tl-preferences");
   box.hidden = !layers;
   if (!layers || !box.open) return;
@@ -250,7 +251,7 @@ function swatch(i) {
 }
 
 find(".tl-download").addEventListener("click", () => {
-  const { result, page } = props.value;
+  const { result, page } = shown;
   const { ids, n_prompt, settings, weights, stopped, entropy, layer_losses } = page;
   T.download("tinylm-routing.json", {
     settings, weights, stopped, n_prompt, ...result, tokens: tokens().map((token, i) => ({ id: ids[i], ...token })), entropy, layer_losses,
@@ -288,6 +289,7 @@ const table = T.table(
 );
 
 function draw(value, state) {
+  shown = value;
   const { result, page } = value;
   const all = result.tokens || [];
   if (value.run !== run || all.length < drawn) start(value);

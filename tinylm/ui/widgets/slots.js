@@ -1,5 +1,6 @@
 const T = window.tinylm;
 const find = (name) => element.querySelector(name);
+let shown = { result: {}, page: {} }; // the value that was drawn last
 const root = find(".tl");
 const select = find("select");
 const cards = find(".tl-slot-cards");
@@ -85,7 +86,7 @@ const filled = T.table(
   () => ["Slot", "Change", "Nats", "Share of the label", "Caption then"],
   () =>
     ["muted", "swapped"].flatMap((change) =>
-      (props.value.result?.[change] || []).map((effect, slot) => [String(slot + 1), change, signed(effect.logprob), T.percent(effect.kept), effect.caption]),
+      (shown.result?.[change] || []).map((effect, slot) => [String(slot + 1), change, signed(effect.logprob), T.percent(effect.kept), effect.caption]),
     ),
 );
 
@@ -106,6 +107,7 @@ function agrees(result, page) {
 }
 
 function draw(value, now) {
+  shown = value;
   const { result, page } = value;
   state = now;
   T.status(find(".tl-status"), value, state, "");

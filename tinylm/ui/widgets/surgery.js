@@ -1,5 +1,6 @@
 const T = window.tinylm;
 const find = (name) => element.querySelector(name);
+let shown = { result: {}, page: {} }; // the value that was drawn last
 const switches = find(".tl-switches");
 const force = find(".tl-force select");
 let off = []; // a set of experts by layer
@@ -209,7 +210,7 @@ const table = T.table(
   find(".tl-details"),
   () => ["Token", "Text", "As trained", "Operated", "Change"],
   () => {
-    const { plain, losses } = props.value.result;
+    const { plain, losses } = shown.result;
     return (losses?.plain || []).map((value, i) => [String(i + 2), T.said(plain.tokens[i + 1]), value.toFixed(4), losses.operated[i].toFixed(4), signed(losses.operated[i] - value)]);
   },
 );
@@ -228,6 +229,7 @@ function start(value) {
 }
 
 function draw(value, state) {
+  shown = value;
   if (value.run !== run) start(value);
   element.querySelector(".tl").classList.toggle("tl-empty", !nExperts);
   const note = T.unknownNote(value.page.unknown);

@@ -1,5 +1,6 @@
 const T = window.tinylm;
 const find = (name) => element.querySelector(name);
+let shown = { result: {}, page: {} }; // the value that was drawn last
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 300;
 const MARGIN = { left: 46, right: 14, top: 22, bottom: 40 };
@@ -13,7 +14,7 @@ let scale = null; // even or log, once the visitor has chosen
 let reading = null; // which measurement the reading tells; null is the last
 const measured = new Map(); // what the server measured again, by the run's name
 
-const runs = () => props.value.result.runs || [];
+const runs = () => shown.result.runs || [];
 const run = () => runs().find((one) => one.name === chosen) || runs()[0];
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const whole = (value) => Math.round(value).toLocaleString("en-GB");
@@ -480,6 +481,7 @@ new ResizeObserver(() => {
 }).observe(find(".tl-plot"));
 
 function draw(value, state) {
+  shown = value;
   element.querySelector(".tl").classList.toggle("tl-empty", state === "error" || !runs().length);
   const status = find(".tl-status");
   status.textContent = state === "error" ? value.message : `${runs().length} run folders, read when the page was made ready.`;
