@@ -8,8 +8,9 @@ in widgets/draw.js undoes this.
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+import orjson  # gradio's own, ten times as fast as json
 
 GROWING = ("tokens", "alternative_ids", "latents")
 """Entries of `result` or `page` that only grow within a run: lists, or one string."""
@@ -38,7 +39,7 @@ class Packing:
                 for key, content in value[part].items()
                 if key not in GROWING and isinstance(content, (list, dict))
             }
-            self._fixed = json.dumps([[*place, content] for place, content in self._first.items()], ensure_ascii=False)
+            self._fixed = _json([[*place, content] for place, content in self._first.items()])
         for part in ("result", "page"):
             for key, content in value[part].items():
                 if key not in GROWING:
@@ -46,11 +47,15 @@ class Packing:
                         rest[part][key] = content
                 elif isinstance(content, list):
                     lines = self._lines.setdefault(key, [])
-                    lines += (json.dumps(item, ensure_ascii=False) + "\n" for item in content[len(lines) :])
+                    lines += (_json(item) + "\n" for item in content[len(lines) :])
                     rest["lists"][key] = part
                     grown[key] = "".join(lines)
                 elif isinstance(content, str):
                     rest["texts"][key] = part
                     grown[key] = content
         kept = {key: value[key] for key in ("run", "state", "message")}
-        return kept | {"fixed": self._fixed, "rest": json.dumps(rest, ensure_ascii=False)} | grown
+        return kept | {"fixed": self._fixed, "rest": _json(rest)} | grown
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()

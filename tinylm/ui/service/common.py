@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from tinylm.checkpoint import WEIGHTS, Run, unknown_words
 from tinylm.generate import Step
@@ -121,7 +122,18 @@ class Pace:
 
 def token_text(tokenizer: Tokenizer, token_id: int) -> str:
     """A token's characters; a special token by its name, an unknown character as U+FFFD."""
-    return tokenizer.decode([token_id]) or tokenizer.tokens[token_id]
+    return token_texts(tokenizer)[token_id]
+
+
+def token_texts(tokenizer: Tokenizer) -> list[str]:
+    """`token_text` of every token, by id."""
+    if tokenizer not in _texts:
+        _texts[tokenizer] = [tokenizer.decode([i]) or token for i, token in enumerate(tokenizer.tokens)]
+    return _texts[tokenizer]
+
+
+# A step has ten alternatives, and to decode each anew would take a tenth of its time.
+_texts: WeakKeyDictionary[Tokenizer, list[str]] = WeakKeyDictionary()
 
 
 def checked_new_tokens(value: Any) -> int:

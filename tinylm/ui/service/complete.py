@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,18 @@ from torch import Tensor
 
 from tinylm.checkpoint import Run
 from tinylm.generate import N_ALTERNATIVES, Step, stream
-from tinylm.tokenizer import Tokenizer
 from tinylm.ui import limits
 from tinylm.ui.limits import Refused
-from tinylm.ui.service.common import Pace, Service, Start, Update, checked_new_tokens, probability, token_text
+from tinylm.ui.service.common import (
+    Pace,
+    Service,
+    Start,
+    Update,
+    checked_new_tokens,
+    probability,
+    token_text,
+    token_texts,
+)
 
 MAX_LATENTS = 2**15
 """Numbers of the cache that a run sends to the page: gradio copies all of a panel's data at every update."""
@@ -55,6 +63,7 @@ def complete(
         start = Start.read(run, text)
         bytes_per_number = run.model.head_bias.element_size()
         tokens: list[dict[str, Any]] = []
+        texts = token_texts(tokenizer)
         alternative_ids: list[list[int]] = []
         latents = ""
         waiting: list[Step] = []  # described when the page is to hear of them, not one by one
@@ -89,7 +98,7 @@ def complete(
         def update(stopped: str | None, last: bool) -> Update:
             nonlocal latents
             for step in waiting:
-                tokens.append(_described(tokenizer, step))
+                tokens.append(_described(texts, step))
                 alternative_ids.append([token_id for token_id, _ in step.alternatives])
                 latents += "".join(map(coded, step.latents_NTR[:n_shown_layers].transpose(0, 1)))
             n_read = len(start.ids) + len(tokens) - 1
@@ -164,10 +173,10 @@ def _check_inside(run: Run, ids: list[int]) -> None:
         raise Refused(f"This model has no token number {outside[0]}.")
 
 
-def _described(tokenizer: Tokenizer, step: Step) -> dict[str, Any]:
+def _described(texts: Sequence[str], step: Step) -> dict[str, Any]:
     return {
         "id": step.token_id,
-        "text": token_text(tokenizer, step.token_id),
+        "text": texts[step.token_id],
         "probability": probability(step.logprob),
-        "alternatives": [[token_text(tokenizer, i), round(p, 6)] for i, p in step.alternatives],
+        "alternatives": [[texts[i], round(p, 6)] for i, p in step.alternatives],
     }

@@ -116,7 +116,7 @@ def _continued(
     steps = stream(model, start.ids, eos_id=tokenizer.eos_id, **settings)
     for step in steps:
         deadline.check()
-        seen.read(step.routing)
+        seen.read([step.routing])
         ids.append(step.token_id)
         tokens.append(token_text(tokenizer, step.token_id))
         if pace.due():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tinylm.checkpoint import Run
-from tinylm.generate import Step, stream
+from tinylm.generate import stream
 from tinylm.moe import Routing, load_balancing_loss
 from tinylm.tokenizer import EOS
 from tinylm.ui import limits
@@ -50,13 +50,8 @@ def route(
         }
 
         def update(stopped: str | None, last: bool) -> Update:
-            for step in waiting:
-                seen.read(step.routing)  # of the tokens before this one
-                texts.append(token_text(tokenizer, step.token_id))
-                new_ids.append(step.token_id)
+            seen.read(waiting)
             waiting.clear()
-            if last:
-                read_last()
             load, losses = seen.load(), seen.losses()
             result = {
                 "text": start.text + tokenizer.decode(new_ids),
@@ -73,23 +68,28 @@ def route(
             }
             return Update(result, page | measured | pace.speed(), last)
 
-        def read_last() -> None:
-            """The last token was chosen but not read: read it, so that it has experts too."""
-            ids = [*start.ids, *new_ids]
-            if len(ids) <= config.max_seq_len and len(seen.tokens) < len(ids):
-                with torch.inference_mode():
-                    routings = run.model(torch.tensor([ids], device=run.model.head_bias.device)).routings
-                seen.read(tuple(Routing(*(part[len(seen.tokens) :] for part in routing)) for routing in routings))
-
-        waiting: list[Step] = []  # read when the page is to hear of them, not one by one
-        steps = stream(run.model, start.ids, eos_id=tokenizer.eos_id, **settings)
+        # One token more than asked for, and <eos> too, are generated and left out: a token's routing comes with the
+        # token behind it.
+        waiting: list[tuple[Routing, ...]] = []  # added when the page is to hear of them, not one by one
+        steps = stream(run.model, start.ids, **settings | {"max_new_tokens": settings["max_new_tokens"] + 1})
+        stopped: str | None = None
         pace = Pace()
         for step in pace.timed(steps):
             deadline.check()
-            waiting.append(step)
+            waiting.append(step.routing)  # of the tokens before this one
+            if step.token_id == tokenizer.eos_id:
+                stopped = "eos"
+            elif len(new_ids) == settings["max_new_tokens"]:
+                stopped = "length"
+            if stopped:
+                break
+            texts.append(token_text(tokenizer, step.token_id))
+            new_ids.append(step.token_id)
             if pace.due():
                 yield update(None, last=False)
-        yield update(steps.stopped, last=True)
+        if stopped is None:
+            stopped = "length" if len(new_ids) == settings["max_new_tokens"] else steps.stopped
+        yield update(stopped, last=True)
 
 
 def checked(temperature: Any, max_new_tokens: Any, seed: Any) -> dict[str, Any]:
@@ -135,19 +135,20 @@ class Routed:
         self.tokens: list[dict[str, Any]] = []
         self._layers: list[list[Routing]] = [[] for _ in range(n_layers)]
 
-    def read(self, routings: Sequence[Routing]) -> None:
-        """Add the tokens that one step read."""
-        for parts, routing in zip(self._layers, routings, strict=True):
+    def read(self, steps: Sequence[Sequence[Routing]]) -> None:
+        """Add the tokens that these steps have read."""
+        if not steps:
+            return
+        by_layer = [Routing(*map(torch.cat, zip(*layer, strict=True))) for layer in zip(*steps, strict=True)]
+        for parts, routing in zip(self._layers, by_layer, strict=True):
             parts.append(routing)
-        by_layer = [
-            (routing.expert_ids.tolist(), _rounded(routing.weights), _rounded(routing.probs)) for routing in routings
-        ]
-        for i in range(len(by_layer[0][0])):
+        told = [(r.expert_ids.tolist(), _rounded(r.weights), _rounded(r.probs)) for r in by_layer]
+        for i in range(len(told[0][0])):
             self.tokens.append(
                 {
-                    "experts": [experts[i] for experts, _, _ in by_layer],
-                    "weights": [weights[i] for _, weights, _ in by_layer],
-                    "probs": [probs[i] for _, _, probs in by_layer],
+                    "experts": [experts[i] for experts, _, _ in told],
+                    "weights": [weights[i] for _, weights, _ in told],
+                    "probs": [probs[i] for _, _, probs in told],
                 }
             )
 
