@@ -100,9 +100,10 @@ def complete(
             for step in waiting:
                 tokens.append(_described(texts, step))
                 alternative_ids.append([token_id for token_id, _ in step.alternatives])
-                latents += "".join(map(coded, step.latents_NTR[:n_shown_layers].transpose(0, 1)))
             n_read = len(start.ids) + len(tokens) - 1
             if waiting:
+                latents_NTR = torch.cat([step.latents_NTR[:n_shown_layers] for step in waiting], dim=1)
+                latents += "".join(coded_rows(latents_NTR.transpose(0, 1).flatten(1)))
                 result["cache_bytes"] = waiting[-1].cache_nbytes
                 result["full_cache_bytes"] = 2 * config.d_model * config.n_layers * n_read * bytes_per_number
                 result["text"] = start.text + tokenizer.decode([token["id"] for token in tokens])
@@ -148,7 +149,13 @@ def logits(service: Service, model: Any, ids: Any) -> Iterator[Update]:
 
 def coded(values: Tensor) -> str:
     """Base64 of the values as little-endian float32: what `tinylm.floats` reads in the browser, without any loss."""
-    return b64encode(values.float().cpu().contiguous().numpy().astype("<f4").tobytes()).decode()
+    return coded_rows(values.reshape(1, -1))[0]
+
+
+def coded_rows(values_rows: Tensor) -> list[str]:
+    """`coded` of each row."""
+    rows = values_rows.float().cpu().contiguous().numpy().astype("<f4", copy=False)
+    return [b64encode(row.tobytes()).decode() for row in rows]
 
 
 def _model_name(service: Service, name: Any) -> str:

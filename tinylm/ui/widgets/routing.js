@@ -23,6 +23,7 @@ function cell(token, index, layer) {
   node.dataset.layer = layer;
   token.experts[layer].forEach((expert, k) => {
     const part = T.el("span", "tl-part", String(expert + 1));
+    part.setAttribute("aria-hidden", "true"); // the cell's own name tells more
     part.style.flexGrow = token.weights[layer][k];
     part.style.background = T.expertColour(expert);
     part.style.color = T.expertInk(expert);
