@@ -22,8 +22,8 @@ function cell(token, index, layer) {
   node.dataset.token = index;
   node.dataset.layer = layer;
   token.experts[layer].forEach((expert, k) => {
-    const part = T.el("span", "tl-part", String(expert + 1));
-    part.setAttribute("aria-hidden", "true"); // the cell's own name tells more
+    const part = T.el("span", "tl-part");
+    part.dataset.expert = expert + 1; // shown by the style sheet: the cell's own name says it in words
     part.style.flexGrow = token.weights[layer][k];
     part.style.background = T.expertColour(expert);
     part.style.color = T.expertInk(expert);
