@@ -1,6 +1,7 @@
 """The package's layout: who may import whom, and imports that do nothing but define."""
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -152,6 +153,20 @@ assert before == after, (before, after)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_no_value_on_the_page_is_drawn_at_random():
+    # What the page shows is computed or was written by training. Seeds are handed to `tinylm.stream`, not used here.
+    drawn = re.compile(r"Math\.random|getRandomValues|randomUUID|\brandom\b|\brand(n|int|perm)?(_like)?\(|\bsecrets\b")
+    files = [path for kind in ("py", "js", "html") for path in sorted((PACKAGE / "ui").rglob(f"*.{kind}"))]
+    assert len(files) > 40
+    found = []
+    for path in files:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            code = re.sub(r"(#|//).*", "", line)
+            if drawn.search(code) and path.name != "terms.js":  # which explains what a random draw is
+                found.append((path.name, line.strip()))
+    assert found == []
 
 
 def test_every_public_name_is_there():
