@@ -236,6 +236,61 @@ def test_all_three_tabs_fit_a_narrow_window(page: Page) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
+def _overflowing(page: Page, panel: str) -> list[str]:
+    """Visible parts of a panel that stick out of the window, those in boxes that scroll by themselves left out."""
+    return page.locator(f"{panel} *").evaluate_all("""nodes => nodes.filter((node) => {
+        const box = node.getBoundingClientRect();
+        if (!box.width || box.right <= innerWidth + 1) return false;
+        for (let at = node.parentElement; at && at !== document.body; at = at.parentElement)
+            if (["auto", "scroll", "hidden"].includes(getComputedStyle(at).overflowX)) return false;
+        return true;
+    }).map((node) => node.className)""")
+
+
+def test_charts_are_whole_after_a_run_behind_another_tab_and_a_change_of_size(page: Page) -> None:
+    # A panel that is drawn while it is hidden has no width to go by.
+    page.get_by_role("tab", name="Routing", exact=True).click()
+    page.locator("#routing-run").click()
+    page.get_by_role("tab", name="Complete", exact=True).click()
+    page.locator("#complete-run").click()
+    page.get_by_role("tab", name="Routing", exact=True).click()
+    expect(page.locator("#routing-panel .tl-status")).to_contain_text("Stopped")
+    n_cells = page.locator("#routing-panel .tl-cell").count()
+    assert n_cells % MOE_LAYERS == 0 and n_cells > MOE_LAYERS * 40
+    for width in (360, 1500, 700):
+        page.set_viewport_size({"width": width, "height": 800})
+        for tab, panels in (("Routing", ["routing", "surgery"]), ("Complete", ["complete", "proof", "attention"])):
+            page.get_by_role("tab", name=tab, exact=True).click()
+            page.wait_for_timeout(400)
+            for panel in panels:
+                assert _overflowing(page, f"#{panel}-panel") == [], (width, panel)
+    assert page.locator("#routing-panel .tl-cell").count() == n_cells
+    expect(page.locator("#complete-panel .tl-chip:not(.tl-end)")).to_have_count(40)
+
+
+def test_two_browsers_at_once_see_their_own_texts(browser: Browser, address: str) -> None:
+    prompts = ["Bees make", "The capital of France is"]
+    pages = [browser.new_context().new_page() for _ in prompts]
+    for page in pages:
+        page.goto(address)
+        expect(page.locator("#complete-panel .tl-chip").first).to_be_visible(timeout=30_000)
+    for _ in range(2):
+        for page, text in zip(pages, prompts, strict=True):
+            page.locator("#complete-prompt textarea").fill(text)
+        for page in pages:
+            page.locator("#complete-run").click(no_wait_after=True)
+        for page, text in zip(pages, prompts, strict=True):
+            expect(page.locator("#complete-panel .tl-text")).to_contain_text(text)
+            expect(page.locator("#complete-panel .tl-status")).to_have_text(
+                "Stopped: it reached the number of new tokens asked for."
+            )
+            expect(page.locator("#complete-panel .tl-chip:not(.tl-end)")).to_have_count(40)
+            assert _text(page, "#complete-panel .tl-text").startswith(text)
+        prompts.reverse()
+    for page in pages:
+        page.context.close()
+
+
 def test_weights_that_come_later_are_there_after_a_reload(browser: Browser, tmp_path: Path) -> None:
     with serve(tmp_path / "weights") as address:
         page = browser.new_page()
