@@ -87,7 +87,7 @@ def test_watched_generators_yield_what_they_yielded_and_are_closed():
     def panel(n, text="a"):
         try:
             for i in range(n):
-                yield text, {"run": 1, "state": "running", "result": {"tokens": [0] * i}}
+                yield text, {"run": 1, "state": "running", "tokens": "0\n" * i}
         finally:
             closed.append(True)
 

@@ -69,7 +69,7 @@ def map_of(result: dict) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["text", "moe"])
 def test_a_proof_says_what_the_library_says(service: Service, weights: Path, name: str) -> None:
-    result, page = last(prove.prove(service, PROMPT, name, 12))
+    result, page, _ = last(prove.prove(service, PROMPT, name, 12))
     run = tinylm.load(weights / name)
     ids, config = run.tokenizer.encode(PROMPT), run.model.config
     new = tinylm.generate(run.model, ids, max_new_tokens=12)
@@ -85,7 +85,9 @@ def test_a_proof_says_what_the_library_says(service: Service, weights: Path, nam
 
 
 def test_a_proof_comes_a_row_at_a_time(service: Service) -> None:
-    seen = [([row["way"] for row in result["rows"]], page["running"]) for result, page in prove.prove(service, PROMPT)]
+    seen = [
+        ([row["way"] for row in result["rows"]], page["running"]) for result, page, _ in prove.prove(service, PROMPT)
+    ]
     for n, name in enumerate(WAYS):
         assert (WAYS[:n], name) in seen
     assert (WAYS, "times") in seen
@@ -95,19 +97,19 @@ def test_a_proof_comes_a_row_at_a_time(service: Service) -> None:
 
 def test_a_proof_starts_from_nothing_and_from_what_no_token_covers(service: Service, weights: Path) -> None:
     run = tinylm.load(weights / "text")
-    result, page = last(prove.prove(service, " ", "text", 4))
+    result, page, _ = last(prove.prove(service, " ", "text", 4))
     assert page["from_nothing"]
     assert result["rows"][0]["text"] == run.tokenizer.decode(
         tinylm.generate(run.model, [run.tokenizer.eos_id], max_new_tokens=4)
     )
-    result, page = last(prove.prove(service, "Zürich \ud800", "text", 4))
+    result, page, _ = last(prove.prove(service, "Zürich \ud800", "text", 4))
     assert page["prompt"] == "Zürich \ufffd" and all(row["same"] for row in result["rows"])
 
 
 def test_a_proof_is_bounded_by_tokens_and_by_the_context(service: Service) -> None:
-    result, page = last(prove.prove(service, PROMPT, "text", 256))
+    result, page, _ = last(prove.prove(service, PROMPT, "text", 256))
     assert result["rows"][0]["n_new"] == page["max_tokens"] == prove.MAX_TOKENS and page["shortened"]
-    result, _ = last(prove.prove(service, "?" * (CONTEXT - 1), "text", 40))
+    result, *_ = last(prove.prove(service, "?" * (CONTEXT - 1), "text", 40))
     assert [row["n_new"] for row in result["rows"]] == [2] * 4  # the second is chosen, never read
 
 
@@ -128,7 +130,7 @@ def test_a_proof_can_fail(service: Service, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_difference_that_is_no_number_travels_as_none(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     read = comparison.Full.read
     monkeypatch.setattr(comparison.Full, "read", lambda way, ids: read(way, ids) * float("nan"))
-    result, _ = last(prove.prove(service, PROMPT, "text", 3))
+    result, *_ = last(prove.prove(service, PROMPT, "text", 3))
     assert result["rows"][-1]["largest_difference"] is None and result["rows"][1]["largest_difference"] is not None
 
 
@@ -185,16 +187,16 @@ def test_a_map_is_the_models_own(service: Service, weights: Path, name: str) -> 
     maps = run.model.attention_maps(torch.tensor([ids]))
     for block, head in ((1, 1), (2, 1), (1, 2), (2, 2)):
         question = {"model": name, "ids": ids, "block": block, "head": head}
-        result, page = last(attend.attend(service, question))
+        result, page, _ = last(attend.attend(service, question))
         np.testing.assert_array_equal(map_of(result), maps[block - 1, 0, head - 1].numpy())
         assert {key: result[key] for key in question} == question
-    assert page["texts"] == [run.tokenizer.decode([i]) for i in ids]
+    assert page["texts"] == [run.tokenizer.decode([i]) or run.tokenizer.tokens[i] for i in ids]
     assert (page["n_blocks"], page["n_heads"], page["context"]) == (run.model.config.n_layers, 2, CONTEXT)
     assert page["weights"] == service.weights(name)
 
 
 def test_a_full_context_is_drawn_without_the_token_that_was_never_read(service: Service) -> None:
-    result, _ = last(attend.attend(service, {"model": "text", "ids": [1] * (CONTEXT + 1)}))
+    result, *_ = last(attend.attend(service, {"model": "text", "ids": [1] * (CONTEXT + 1)}))
     assert result["ids"] == [1] * CONTEXT and (result["block"], result["head"]) == (1, 1)
 
 
