@@ -61,7 +61,6 @@ function showSwitches() {
     const some = layers().some((layer) => isOff(expert, layer));
     const pressed = node.dataset.layer === undefined ? (offEverywhere(expert) ? "true" : some ? "mixed" : "false") : String(isOff(expert, Number(node.dataset.layer)));
     node.setAttribute("aria-pressed", pressed);
-    node.textContent = { true: "off", mixed: "part", false: "on" }[pressed];
   }
   const alone = Array.from({ length: nExperts }, (_, i) => i).filter((i) => layers().every((layer) => off[layer].size === nExperts - 1 && !isOff(i, layer)));
   force.value = alone.length && nExperts > 1 ? alone[0] : "";
