@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import reference
@@ -24,6 +25,9 @@ atexit.register(shutil.rmtree, HUB_CACHE, ignore_errors=True)
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": HUB_CACHE}
 
 import tinylm  # noqa: E402
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Tiny tensors gain nothing from threads, and the suite shares its machine.
 torch.set_num_threads(1)
@@ -119,3 +123,12 @@ def images_for() -> Callable[[tinylm.TinyLM, int], Tensor | None]:
         return random_images(n, model.config.vision.image_size, seed) if model.config.vision else None
 
     return images
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium; see `browsing.open_browser`."""
+    from browsing import open_browser  # only here: the other tests need no Playwright
+
+    with open_browser() as browser:
+        yield browser

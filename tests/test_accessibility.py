@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect, sync_playwright
-from serve import ROOT, chromium, serve
+from playwright.sync_api import Browser, expect
+from serve import ROOT, serve
 
-IN_CI = os.environ.get("CI") == "true"
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(chromium() is None and not IN_CI, reason="no Chromium here (/usr/bin/chromium or on PATH)"),
-]
+pytestmark = pytest.mark.browser
 TABS = ("Complete", "Caption", "Routing", "Training")
 SERIOUS = ("serious", "critical")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = chromium()
-    assert path is not None, "CI must have a Chromium: install one at /usr/bin/chromium or on PATH"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

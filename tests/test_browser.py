@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browsing import MARKUP, watched_page
 from PIL import Image
-from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
-from serve import MOE_LAYERS, chromium, make_weights, serve
+from playwright.sync_api import Browser, Page, expect
+from serve import MOE_LAYERS, make_weights, serve
 
-IN_CI = os.environ.get("CI") == "true"
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(chromium() is None and not IN_CI, reason="no Chromium here (/usr/bin/chromium or on PATH)"),
-]
-
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
+pytestmark = pytest.mark.browser
 # Remembers how many of a panel's items stood there while a run was on.
 COUNT = """([root, item]) => {
     const node = document.querySelector(root);
@@ -45,40 +30,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
-def playwright() -> Iterator[Playwright]:
-    with sync_playwright() as playwright:
-        yield playwright
-
-
-@pytest.fixture(scope="module")
-def browser(playwright: Playwright) -> Iterator[Browser]:
-    path = chromium()
-    assert path is not None, "CI must have a Chromium: install one at /usr/bin/chromium or on PATH"
-    browser = playwright.chromium.launch(executable_path=path, headless=True, args=ARGUMENTS)
-    yield browser
-    browser.close()
-
-
 @pytest.fixture
 def page(browser: Browser, address: str) -> Iterator[Page]:
     """The page, opened; afterwards: no error, no dialog, and no request to any other host."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    wrong: list[str] = []
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.on("request", lambda request: None if _is_local(request.url) else wrong.append(f"request: {request.url}"))
-    page.goto(address)
-    expect(page.locator("#complete-panel .tl-chip").first).to_be_visible(timeout=30_000)
-    yield page
-    context.close()
-    assert wrong == []
-
-
-def _is_local(url: str) -> bool:
-    return url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
+    with watched_page(browser) as page:
+        page.goto(address)
+        expect(page.locator("#complete-panel .tl-chip").first).to_be_visible(timeout=30_000)
+        yield page
 
 
 def _text(page: Page, selector: str) -> str:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from browsing import watch
 from PIL import Image
-from playwright.sync_api import Locator, Page, Route, expect, sync_playwright
-from serve import ROOT, chromium, make_weights, serve
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
+from serve import ROOT, make_weights, serve
 from torch import Tensor
 
 import tinylm
@@ -205,17 +205,7 @@ def test_nothing_is_explained_without_a_picture(weights: Path, pictures: list[Im
 
 # In the browser, on the shipped weights: random ones can't be asked whether a grey card is a flower.
 
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-IN_CI = os.environ.get("CI") == "true"
-needs_chromium = pytest.mark.skipif(
-    chromium() is None and not IN_CI, reason="no Chromium here (/usr/bin/chromium or on PATH)"
-)
 WAIT = 30_000
-
-
-def browsed(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks a test that a visitor's browser takes part in."""
-    return pytest.mark.browser(needs_chromium(test))
 
 
 @pytest.fixture(scope="module")
@@ -232,22 +222,17 @@ def address(served: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def context(address: str) -> Iterator[Any]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), headless=True, args=ARGUMENTS)
-        yield browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
-        browser.close()
+def context(browser: Browser, address: str) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    yield context
+    context.close()
 
 
 @pytest.fixture
-def page(context: Any, address: str) -> Iterator[Page]:
+def page(context: BrowserContext, address: str) -> Iterator[Page]:
     """The Caption tab, its example explained; afterwards: no error, no dialog, no request to any other host."""
-    page, wrong = context.new_page(), []
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    local = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:")
-    page.on("request", lambda request: None if request.url.startswith(local) else wrong.append(request.url))
+    page = context.new_page()
+    wrong = watch(page)
     page.goto(address)
     page.get_by_role("tab", name="Caption", exact=True).click()
     expect(page.locator("#caption-panel .tl-heat")).to_be_visible(timeout=WAIT)
@@ -288,7 +273,7 @@ def shown_map(page: Page) -> list[list[float]]:
     return [[number(text) for text in row[1:]] for row in rows]
 
 
-@browsed
+@pytest.mark.browser
 def test_the_example_is_explained_without_a_click(page: Page, shipped: Known) -> None:
     panel = page.locator("#caption-panel")
     expected = occlusion_map(shipped.captioner, shipped.images[0], "tulip", 8)
@@ -308,7 +293,7 @@ def test_the_example_is_explained_without_a_click(page: Page, shipped: Known) ->
     expect(panel.locator(".tl-status")).to_contain_text("before calibration", timeout=WAIT)
 
 
-@browsed
+@pytest.mark.browser
 def test_slots_are_muted_and_swapped_by_keyboard(page: Page, shipped: Known) -> None:
     panel = explained(page)
     edited = shipped.slots[0].clone()
@@ -330,7 +315,7 @@ def test_slots_are_muted_and_swapped_by_keyboard(page: Page, shipped: Known) -> 
     expect(panel.locator(".tl-changed-caption")).to_have_text(caption("sunflower"), timeout=WAIT)
 
 
-@browsed
+@pytest.mark.browser
 def test_slots_come_from_the_picture_that_is_chosen(page: Page, shipped: Known) -> None:
     panel = explained(page)
     panel.get_by_role("button", name="Swap slot 1").click()
@@ -345,7 +330,7 @@ def test_slots_come_from_the_picture_that_is_chosen(page: Page, shipped: Known) 
     assert [number(row[2]) for row in rows] == pytest.approx([effect.logprob for effect in effects], abs=6e-5)
 
 
-@browsed
+@pytest.mark.browser
 def test_the_map_is_walked_by_keyboard_and_put_away(page: Page, shipped: Known) -> None:
     panel, values = page.locator("#caption-panel"), shown_map(page)
     panel.locator('.tl-places button[tabindex="0"]').focus()
@@ -375,7 +360,7 @@ def test_the_map_is_walked_by_keyboard_and_put_away(page: Page, shipped: Known) 
     torch.testing.assert_close(torch.tensor(shown_map(page)), expected, atol=6e-5, rtol=0)
 
 
-@browsed
+@pytest.mark.browser
 def test_the_blank_card_is_no_flower(page: Page) -> None:
     page.get_by_role("button", name="grey card").click()
     verdict = page.locator("#caption-panel .tl-verdict")
@@ -385,7 +370,7 @@ def test_the_blank_card_is_no_flower(page: Page) -> None:
     explained(page)
 
 
-@browsed
+@pytest.mark.browser
 def test_an_example_can_be_captioned_again_at_once(page: Page, pictures: list[Image.Image], tmp_path: Path) -> None:
     status = page.locator("#caption-panel .tl-status")
     page.evaluate(
@@ -425,7 +410,7 @@ def test_an_example_can_be_captioned_again_at_once(page: Page, pictures: list[Im
     explained(page)
 
 
-@browsed
+@pytest.mark.browser
 def test_the_download_holds_the_run(page: Page, shipped: Known) -> None:
     panel = explained(page)
     panel.get_by_role("button", name="Mute slot 1").click()
@@ -444,7 +429,7 @@ def test_the_download_holds_the_run(page: Page, shipped: Known) -> None:
     assert len(run["slots"]["map"]) == 8 and "pixels" not in json.dumps(run)
 
 
-@browsed
+@pytest.mark.browser
 def test_the_tab_fits_a_narrow_window(page: Page) -> None:
     page.set_viewport_size({"width": 320, "height": 700})
     explained(page)
@@ -492,7 +477,7 @@ def test_what_a_stranger_asks_is_checked(address: str, data: Any, said: str) -> 
     assert value["state"] == "error" and said in value["message"] and json.loads(value["rest"])["result"] == {}
 
 
-@browsed
+@pytest.mark.browser
 def test_markup_in_labels_is_shown_as_it_is(page: Page, served: Path) -> None:
     metrics = served / "vision" / "metrics.json"
     info = json.loads(metrics.read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from base64 import b64decode
 from collections.abc import Iterator
@@ -11,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
-from serve import chromium, make_weights, serve
+from browsing import MARKUP, watched_page
+from playwright.sync_api import Browser, Locator, Page, expect
+from serve import make_weights, serve
 
 import tinylm
 from tinylm.checkpoint import Run
@@ -23,21 +23,7 @@ from tinylm.ui.service import Service, Update
 from tinylm.ui.service.complete import MAX_LATENTS, coded, complete, logits
 
 PROMPT = "A baby cat is called"
-MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
 API_KEYS = {"text", "tokens", "stopped", "cache_bytes", "full_cache_bytes", "unknown", "unknown_words"}
-IN_CI = os.environ.get("CI") == "true"
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-in_browser = [
-    pytest.mark.browser,
-    pytest.mark.skipif(chromium() is None and not IN_CI, reason="no Chromium here (/usr/bin/chromium or on PATH)"),
-]
-
-
-def browsed(test):
-    """A test that needs a browser."""
-    for mark in in_browser:
-        test = mark(test)
-    return test
 
 
 def numbers(text: str) -> torch.Tensor:
@@ -250,32 +236,13 @@ def address(weights: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = chromium()
-    assert path is not None, "CI must have a Chromium: install one at /usr/bin/chromium or on PATH"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, headless=True, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def page(browser: Browser, address: str) -> Iterator[Page]:
     """The page, opened; afterwards: no error, no dialog, and no request to any other host."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    wrong: list[str] = []
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    here = (address, "data:", "blob:")
-    page.on("request", lambda request: None if request.url.startswith(here) else wrong.append(request.url))
-    page.goto(address)
-    expect(page.locator("#complete-panel .tl-chip").first).to_be_visible(timeout=30_000)
-    yield page
-    context.close()
-    assert wrong == []
+    with watched_page(browser) as page:
+        page.goto(address)
+        expect(page.locator("#complete-panel .tl-chip").first).to_be_visible(timeout=30_000)
+        yield page
 
 
 def panel(page: Page, selector: str) -> Locator:
@@ -319,7 +286,7 @@ def bars(page: Page) -> list[tuple[int, float, float]]:
     )
 
 
-@browsed
+@pytest.mark.browser
 def test_shares_after_temperature_top_k_and_top_p_are_those_that_are_drawn_with(page: Page) -> None:
     logits_V = torch.randn(60, generator=torch.Generator().manual_seed(1)) * 3
     for temperature in (1e-6, 0.3, 1, 2):
@@ -333,7 +300,7 @@ def test_shares_after_temperature_top_k_and_top_p_are_those_that_are_drawn_with(
     assert cold.index(1) == int(logits_V.argmax()) and sum(cold) == 1
 
 
-@browsed
+@pytest.mark.browser
 def test_a_chip_tells_its_alternatives_and_the_slider_moves_their_bars_without_a_run(page: Page, run: Run) -> None:
     run_prompt(page, "Bees make")
     panel(page, ".tl-chip").nth(5).click()
@@ -369,7 +336,7 @@ def test_a_chip_tells_its_alternatives_and_the_slider_moves_their_bars_without_a
     expect(panel(page, ".tl-after-note")).to_contain_text("temperature 1.25,")
 
 
-@browsed
+@pytest.mark.browser
 def test_another_token_forks_the_text_and_branches_can_be_gone_back_to(page: Page, run: Run) -> None:
     run_prompt(page, "Bees make")
     first = text_of(page)
@@ -414,7 +381,7 @@ def test_another_token_forks_the_text_and_branches_can_be_gone_back_to(page: Pag
     expect(panel(page, ".tl-forced")).to_have_count(0)
 
 
-@browsed
+@pytest.mark.browser
 def test_a_full_tree_loses_its_oldest_leaf(page: Page) -> None:
     names = page.evaluate(
         """() => {
@@ -429,7 +396,7 @@ def test_a_full_tree_loses_its_oldest_leaf(page: Page) -> None:
     assert names == ["", [], [["a", [0], [["inner", [0, 5], []], ["c", [0, 2], []]]]]]
 
 
-@browsed
+@pytest.mark.browser
 def test_the_end_of_a_text_can_be_questioned_and_forked(page: Page, weights: Path) -> None:
     run = tinylm.load(weights / "ends")
     choose_model(page, "ends")
@@ -454,7 +421,7 @@ def test_the_end_of_a_text_can_be_questioned_and_forked(page: Page, weights: Pat
     assert text_of(page)["ids"] == ids
 
 
-@browsed
+@pytest.mark.browser
 def test_the_latents_are_shown_as_the_cache_holds_them(page: Page, run: Run) -> None:
     run_prompt(page, "Bees make")
     told = text_of(page)
@@ -494,7 +461,7 @@ def test_the_latents_are_shown_as_the_cache_holds_them(page: Page, run: Run) -> 
     expect(panel(page, ".tl-chip.tl-current")).to_have_count(0)
 
 
-@browsed
+@pytest.mark.browser
 def test_the_cache_meter_multiplies_out_what_was_measured(page: Page, run: Run) -> None:
     run_prompt(page, "Bees make")
     positions, config = len(text_of(page)["ids"]) - 1, run.model.config
@@ -511,7 +478,7 @@ def test_the_cache_meter_multiplies_out_what_was_measured(page: Page, run: Run) 
     assert width == pytest.approx(100 * latent / full)
 
 
-@browsed
+@pytest.mark.browser
 def test_the_map_of_latents_grows_while_tokens_stream_and_a_stopped_run_can_be_questioned(page: Page) -> None:
     choose_model(page, "deep")
     drag(page, "complete-length", MAX_NEW_TOKENS)
@@ -543,7 +510,7 @@ def test_the_map_of_latents_grows_while_tokens_stream_and_a_stopped_run_can_be_q
     expect(panel(page, ".tl-status")).to_contain_text("Stopped: it reached")
 
 
-@browsed
+@pytest.mark.browser
 def test_the_run_can_be_downloaded(page: Page, weights: Path, run: Run) -> None:
     run_prompt(page, "Bees make")
     panel(page, ".tl-chip").nth(2).click()
@@ -570,7 +537,7 @@ def test_the_run_can_be_downloaded(page: Page, weights: Path, run: Run) -> None:
     assert saved["cache_bytes"] == steps[-1].cache_nbytes
 
 
-@browsed
+@pytest.mark.browser
 def test_other_panels_hear_of_the_text_and_of_the_chosen_token(page: Page, run: Run, weights: Path) -> None:
     opening = text_of(page)
     assert opening["ids"][: opening["nPrompt"]] == run.tokenizer.encode(PROMPT)
@@ -596,7 +563,7 @@ def test_other_panels_hear_of_the_text_and_of_the_chosen_token(page: Page, run: 
     expect(panel(page, ".tl-chip.tl-current")).to_have_attribute("data-index", "7")
 
 
-@browsed
+@pytest.mark.browser
 def test_markup_in_a_prompt_is_shown_as_it_is_in_every_part(page: Page) -> None:
     run_prompt(page, MARKUP)
     panel(page, ".tl-chip").first.click()
@@ -611,7 +578,7 @@ def test_markup_in_a_prompt_is_shown_as_it_is_in_every_part(page: Page) -> None:
     assert panel(page, "img, b").count() == 0
 
 
-@browsed
+@pytest.mark.browser
 def test_keyboard_alone_questions_and_forks(page: Page) -> None:
     run_prompt(page, "Bees make")
     panel(page, ".tl-chip").first.focus()

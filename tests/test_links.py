@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from serve import chromium, make_weights, serve
+from browsing import MARKUP, watch
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+from serve import make_weights, serve
 
 import tinylm
 from tinylm.ui import links, page
 from tinylm.ui.limits import MAX_CHARACTERS, MAX_SEED
 from tinylm.ui.tab import Tab
 
-IN_CI = os.environ.get("CI") == "true"
-needs_browser = pytest.mark.skipif(chromium() is None and not IN_CI, reason="no Chromium here")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
 # Presses Stop as soon as the run shows, sooner than a test could from outside.
 STOP_AT_ONCE = """new MutationObserver((_, observer) => {
     const status = document.querySelector("#complete-panel .tl-status");
@@ -98,16 +94,6 @@ def address(weights: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = chromium()
-    assert path is not None, "CI must have a Chromium: install one at /usr/bin/chromium or on PATH"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, headless=True, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
@@ -117,12 +103,9 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def visit(context: BrowserContext, address: str) -> Iterator[Page]:
-    """A page, not yet opened; afterwards: no error and no dialog."""
+    """A page, not yet opened; at the end nothing may have gone wrong in it."""
     page = context.new_page()
-    wrong: list[str] = []
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    wrong = watch(page)
     yield page
     assert wrong == []
 
@@ -138,7 +121,6 @@ def selected(page: Page) -> str:
 
 
 @pytest.mark.browser
-@needs_browser
 def test_a_link_opens_its_tab_with_its_fields_and_runs(visit: Page, address: str, weights: Path) -> None:
     query = {"tab": "routing", "prompt": "Bees make", "temperature": "1.5", "seed": "3", "max_new_tokens": "12"}
     visit.goto(f"{address}?{urlencode(query)}")
@@ -163,7 +145,6 @@ def test_a_link_opens_its_tab_with_its_fields_and_runs(visit: Page, address: str
 
 
 @pytest.mark.browser
-@needs_browser
 def test_a_copied_link_brings_the_page_back(visit: Page, context: BrowserContext, address: str) -> None:
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     visit.goto(address)
@@ -186,7 +167,6 @@ def test_a_copied_link_brings_the_page_back(visit: Page, context: BrowserContext
 
 
 @pytest.mark.browser
-@needs_browser
 def test_a_setting_takes_the_prompt_along_in_the_link(visit: Page, context: BrowserContext, address: str) -> None:
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     query = {"tab": "complete", "prompt": "A baby cat is called", "model": "moe", "temperature": "0.8", "top_k": "5"}
@@ -196,7 +176,6 @@ def test_a_setting_takes_the_prompt_along_in_the_link(visit: Page, context: Brow
 
 
 @pytest.mark.browser
-@needs_browser
 def test_a_bad_link_opens_the_page_as_ever(visit: Page, address: str) -> None:
     visit.goto(f"{address}?tab=nonsense&temperature=nan&seed=-3&top_k=1e9&model=..%2Ftext&tab[]=x&__proto__=1")
     expect(visit.locator("#complete-panel .tl-status")).to_contain_text("An example", timeout=30_000)
@@ -205,7 +184,6 @@ def test_a_bad_link_opens_the_page_as_ever(visit: Page, address: str) -> None:
 
 
 @pytest.mark.browser
-@needs_browser
 @pytest.mark.parametrize("tab", ["Caption", "Training"])
 def test_a_prompt_for_a_tab_that_takes_none_only_opens_the_tab(visit: Page, address: str, tab: str) -> None:
     with visit.expect_response(lambda answer: "queue/data" in answer.url):
@@ -217,7 +195,6 @@ def test_a_prompt_for_a_tab_that_takes_none_only_opens_the_tab(visit: Page, addr
 
 
 @pytest.mark.browser
-@needs_browser
 def test_stop_ends_the_run_of_a_link(visit: Page, address: str) -> None:
     query = {"prompt": "Bees make", "model": "deep", "max_new_tokens": "256"}
     visit.add_init_script(STOP_AT_ONCE)
@@ -231,7 +208,6 @@ def test_stop_ends_the_run_of_a_link(visit: Page, address: str) -> None:
 
 
 @pytest.mark.browser
-@needs_browser
 def test_where_the_clipboard_is_closed_the_link_is_laid_out(visit: Page, address: str) -> None:
     visit.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     visit.goto(f"{address}?tab=training")

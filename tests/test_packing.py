@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
-from serve import ROOT, chromium
+from playwright.sync_api import Browser, Page
+from serve import ROOT
 
 from tinylm.ui.packing import Packing
 
-IN_CI = os.environ.get("CI") == "true"
 ODD = 'a\nb\u2028 "c" \\ `${alert(1)}` {{x}} <img src=x onerror=alert(1)> 你🎉 </script>'
 
 
@@ -36,16 +34,11 @@ def values(run: int, n_updates: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    path = chromium()
-    if path is None and not IN_CI:
-        pytest.skip("no Chromium here (/usr/bin/chromium or on PATH)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        page.add_script_tag(path=ROOT / "tinylm" / "ui" / "widgets" / "draw.js")
-        yield page
-        browser.close()
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page()
+    page.add_script_tag(path=ROOT / "tinylm" / "ui" / "widgets" / "draw.js")
+    yield page
+    page.close()
 
 
 @pytest.mark.browser

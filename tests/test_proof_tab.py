@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +11,9 @@ import gradio as gr
 import numpy as np
 import pytest
 import torch
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
-from serve import CONTEXT, chromium, free_port, make_weights
+from browsing import MARKUP, watched_page
+from playwright.sync_api import Browser, Locator, Page, expect
+from serve import CONTEXT, free_port, make_weights
 
 import tinylm
 from tinylm import comparison
@@ -25,14 +25,7 @@ from tinylm.ui.page import launch_options
 from tinylm.ui.service import Service, attend, prove
 
 PROMPT = "A baby cat is called"
-MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
 WAYS = ["again", "latent", "folded", "full"]
-in_browser = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        chromium() is None and os.environ.get("CI") != "true", reason="no Chromium here (/usr/bin/chromium or on PATH)"
-    ),
-]
 
 
 @pytest.fixture(scope="module")
@@ -267,35 +260,13 @@ def address(service: Service) -> Iterator[str]:
     demo.close()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = chromium()
-    assert path is not None, "CI must have a Chromium: install one at /usr/bin/chromium or on PATH"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path,
-            args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"],
-        )
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def page(browser: Browser, address: str) -> Iterator[Page]:
     """The page, opened; afterwards: no error, no dialog, and no request to any other host."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    wrong: list[str] = []
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    local = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:")
-    page.on("request", lambda request: None if request.url.startswith(local) else wrong.append(request.url))
-    page.goto(address)
-    expect(page.locator("#attention-panel .tl-map-rows span").first).to_be_attached(timeout=30_000)
-    yield page
-    context.close()
-    assert wrong == []
+    with watched_page(browser) as page:
+        page.goto(address)
+        expect(page.locator("#attention-panel .tl-map-rows span").first).to_be_attached(timeout=30_000)
+        yield page
 
 
 def _share(value: float) -> str:
@@ -332,7 +303,7 @@ def _cells(page: Page, way: str) -> Locator:
 
 
 class TestPage:
-    pytestmark = in_browser
+    pytestmark = pytest.mark.browser
 
     def test_the_proof_opens_with_a_finished_example(self, page: Page, weights: Path) -> None:
         run = tinylm.load(weights / "text")

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from pathlib import Path
 import pytest
 import reference
 import torch
-from playwright.sync_api import Browser, Locator, Page, Playwright, expect, sync_playwright
-from serve import LINES, chromium, serve
+from browsing import MARKUP, watch
+from playwright.sync_api import Browser, Locator, Page, expect
+from serve import LINES, serve
 
 import tinylm
 from tinylm.surgery import mean_loss, read, without_experts
@@ -28,11 +28,7 @@ from tinylm.ui.service.common import Pace
 from tinylm.ui.service.operate import example, operate
 from tinylm.ui.service.route import route
 
-IN_CI = os.environ.get("CI") == "true"
-NO_CHROMIUM = "no Chromium here (/usr/bin/chromium or on PATH)"
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 PROMPT = "A baby cat is called"
-MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
 N_LAYERS, N_EXPERTS, CONTEXT = 3, 4, 160
 EVERYWHERE_3 = [[2]] * N_LAYERS
 
@@ -297,29 +293,10 @@ def address(weights: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def playwright() -> Iterator[Playwright]:
-    with sync_playwright() as playwright:
-        yield playwright
-
-
-@pytest.fixture(scope="module")
-def browser(playwright: Playwright) -> Iterator[Browser]:
-    if chromium() is None and not IN_CI:
-        pytest.skip(NO_CHROMIUM)
-    browser = playwright.chromium.launch(executable_path=chromium(), headless=True, args=ARGUMENTS)
-    yield browser
-    browser.close()
-
-
-@pytest.fixture(scope="module")
 def visit(browser: Browser, address: str) -> Iterator[tuple[Page, list[str]]]:
     """One visit to the Routing tab, and what went wrong in it: errors, dialogs, requests to any other host."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    wrong: list[str] = []
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.on("request", lambda request: None if _is_local(request.url) else wrong.append(f"request: {request.url}"))
+    wrong = watch(page)
     page.goto(address)
     page.get_by_role("tab", name="Routing", exact=True).click()
     expect(page.locator("#routing-panel .tl-cell").first).to_be_visible(timeout=30_000)
@@ -334,10 +311,6 @@ def page(visit: tuple[Page, list[str]]) -> Iterator[Page]:
     page, wrong = visit
     yield page
     assert wrong == []
-
-
-def _is_local(url: str) -> bool:
-    return url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
 
 
 def run_and_wait(page: Page, panel: str, button: Locator, told: str) -> None:

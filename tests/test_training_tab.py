@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from playwright.sync_api import Browser, Page, expect, sync_playwright
-from serve import LINES, MOE_LAYERS, ROOT, chromium, make_weights, serve
+from browsing import MARKUP, watched_page
+from playwright.sync_api import Browser, Page, expect
+from serve import LINES, MOE_LAYERS, ROOT, make_weights, serve
 
 import tinylm
 from tinylm import evaluation, training
@@ -30,10 +31,6 @@ from tinylm.ui.service.trained import ARTICLE, measure, stamp, trained
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import article_recipe
 
-IN_CI = os.environ.get("CI") == "true"
-needs_browser = pytest.mark.skipif(chromium() is None and not IN_CI, reason="no Chromium here")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
 HISTORY = [
     {"step": 10 * i, "seconds": 1.5 * i, "train_loss": round(4 / i + 0.1, 4), "val_loss": round(4 / i, 4)}
     for i in range(1, 9)
@@ -221,31 +218,14 @@ def address(served: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = chromium()
-    assert path is not None, "CI must have a Chromium: install one at /usr/bin/chromium or on PATH"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, headless=True, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def page(browser: Browser, address: str) -> Iterator[Page]:
-    """The page with the Training tab open; afterwards: no error and no dialog."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    wrong: list[str] = []
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.goto(address)
-    page.get_by_role("tab", name="Training", exact=True).click(timeout=30_000)
-    expect(page.locator("#training-panel .tl-stop").first).to_be_visible(timeout=30_000)
-    yield page
-    context.close()
-    assert wrong == []
+    """The page with the Training tab open."""
+    with watched_page(browser) as page:
+        page.goto(address)
+        page.get_by_role("tab", name="Training", exact=True).click(timeout=30_000)
+        expect(page.locator("#training-panel .tl-stop").first).to_be_visible(timeout=30_000)
+        yield page
 
 
 def choose(page: Page, name: str) -> None:
@@ -265,7 +245,6 @@ def figure(page: Page, name: str) -> str:
 
 
 @pytest.mark.browser
-@needs_browser
 def test_the_curves_lie_where_the_numbers_say(page: Page) -> None:
     """Heights and places in the drawing against the history, on both scales and along both axes."""
     panel = page.locator("#training-panel")
@@ -297,7 +276,6 @@ def test_the_curves_lie_where_the_numbers_say(page: Page) -> None:
 
 
 @pytest.mark.browser
-@needs_browser
 def test_points_are_read_with_the_mouse_and_with_the_keyboard(page: Page) -> None:
     reading = page.locator("#training-panel .tl-reading")
     expect(reading).to_contain_text("At 12.0 s, step 80: training 0.600, validation 0.500 (perplexity 1.65).")
@@ -315,7 +293,6 @@ def test_points_are_read_with_the_mouse_and_with_the_keyboard(page: Page) -> Non
 
 
 @pytest.mark.browser
-@needs_browser
 def test_the_table_has_every_point(page: Page) -> None:
     rows = rows_of(page, ".tl-curve-table")
     wanted = [("this run", row) for row in HISTORY] + [("article's", row) for row in ARTICLE_HISTORY]
@@ -327,7 +304,6 @@ def test_the_table_has_every_point(page: Page) -> None:
 
 
 @pytest.mark.browser
-@needs_browser
 def test_figures_stand_beside_what_is_counted(page: Page, served: Path) -> None:
     run = tinylm.load(served / "text")
     n = f"{run.model.n_parameters():,}"
@@ -346,7 +322,6 @@ def test_figures_stand_beside_what_is_counted(page: Page, served: Path) -> None:
 
 
 @pytest.mark.browser
-@needs_browser
 def test_a_broken_run_is_told_of_and_the_others_are_shown(page: Page) -> None:
     choose(page, "vision")
     expect(page.locator("#training-panel .tl-problem")).to_contain_text("weights/vision/model.safetensors")
@@ -357,7 +332,6 @@ def test_a_broken_run_is_told_of_and_the_others_are_shown(page: Page) -> None:
 
 
 @pytest.mark.browser
-@needs_browser
 def test_the_loss_is_measured_again_at_one_click(page: Page, served: Path) -> None:
     said = page.locator("#training-panel .tl-measured")
     page.locator("#training-panel .tl-measure").click()
@@ -373,7 +347,6 @@ def test_the_loss_is_measured_again_at_one_click(page: Page, served: Path) -> No
 
 
 @pytest.mark.browser
-@needs_browser
 def test_markup_in_a_run_s_files_is_shown_as_it_is(page: Page) -> None:
     choose(page, "deep")
     expect(page.locator("#training-panel .tl-command")).to_have_text(f"python train.py deep --note '{MARKUP}'")
@@ -383,7 +356,6 @@ def test_markup_in_a_run_s_files_is_shown_as_it_is(page: Page) -> None:
 
 
 @pytest.mark.browser
-@needs_browser
 @pytest.mark.parametrize("width", [390, 320])
 def test_all_four_tabs_and_the_chart_fit_a_narrow_window(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
