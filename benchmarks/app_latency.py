@@ -43,6 +43,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from browser import FLAGS, NAMES, chromium
 from measure import ROOT, machine, table, write
 
 import tinylm
@@ -97,16 +98,6 @@ KINDS = {  # by how the names of Chromium's trace events begin
     "paint": ("PrePaint", "Paint", "Layerize", "Commit"),
 }
 START_SECONDS = 120
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 # In the page, before anything else runs: notes when nodes that match `token` are drawn and when `status` changes.
 WATCHER = """
 window.latency = (() => {
@@ -189,14 +180,14 @@ class Seen(NamedTuple):
 def main() -> None:
     args = parse()
     sync_playwright = playwright_or_exit()
-    chromium = args.chromium or chromium_or_exit()
+    path = args.chromium or chromium_or_exit()
     measured_on = machine()  # before: what else ran shows in the load
     with (
         tempfile.TemporaryDirectory(prefix="tinylm-") as folder,
         App(endless(Path(args.weights), Path(folder) / "weights"), args.port or free_port()) as app,
         sync_playwright() as playwright,
     ):
-        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=list(FLAGS))
+        browser = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
         loads = [first_load(browser, app.address) for _ in range(args.rounds + 1)][1:]
         runs, kinds, sources = stream_runs(browser, app, args.rounds)
         report = {
@@ -225,7 +216,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", default=str(ROOT / "weights"), help="folder of run folders (default: weights)")
     parser.add_argument("--rounds", type=int, default=7, help="rounds, of which medians are taken (default: 7)")
-    parser.add_argument("--chromium", metavar="PATH", help=f"browser (default: the first of {', '.join(CHROMIUM)})")
+    parser.add_argument("--chromium", metavar="PATH", help=f"browser (default: the first of {', '.join(NAMES)})")
     parser.add_argument("--port", type=int, help="port of 127.0.0.1 for the app (default: one that is free)")
     parser.add_argument("--out", default="app_latency", help="name of the JSON file in benchmarks/results")
     args = parser.parse_args()
@@ -245,7 +236,7 @@ def playwright_or_exit() -> Callable[[], Any]:
 
 
 def chromium_or_exit() -> str:
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    found = chromium()
     return found or sys.exit("app_latency.py needs a Chromium on PATH, or its place: --chromium PATH")
 
 

@@ -9,7 +9,6 @@ example stands, and writes docs/<tab>_<light or dark>_<width>.png in 256 colours
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
+from browser import FLAGS, chromium
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
@@ -30,15 +30,13 @@ SETTLING_MS = 3000  # an attention map and an occlusion map are asked for when t
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    parser.add_argument("--chromium", metavar="PATH", default=found, help="browser (default: the first on PATH)")
+    parser.add_argument("--chromium", metavar="PATH", default=chromium(), help="browser (default: the first on PATH)")
     parser.add_argument("--port", type=int, default=7869, help="port of 127.0.0.1 for the app (default: 7869)")
     args = parser.parse_args()
     if args.chromium is None:
         sys.exit("screenshots.py: no Chromium found; name one with --chromium PATH")
     with served(args.port) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=args.chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(executable_path=args.chromium, args=list(FLAGS))
         for theme, width in WINDOWS:
             page = browser.new_page(viewport={"width": width, "height": 900})
             page.goto(f"{address}?__theme={theme}")

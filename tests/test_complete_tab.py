@@ -20,7 +20,8 @@ from tinylm.ui import zero_gpu
 from tinylm.ui.limits import MAX_NEW_TOKENS, Refused
 from tinylm.ui.models import RunFolders
 from tinylm.ui.service import Service, Update
-from tinylm.ui.service.complete import MAX_LATENTS, coded, complete, logits
+from tinylm.ui.service.common import coded
+from tinylm.ui.service.complete import MAX_LATENTS, complete, logits
 
 PROMPT = "A baby cat is called"
 API_KEYS = {"text", "tokens", "stopped", "cache_bytes", "full_cache_bytes", "unknown", "unknown_words"}

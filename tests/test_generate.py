@@ -408,3 +408,17 @@ def test_nothing_more_is_read_once_every_row_has_ended():
     assert len(set(lengths)) > 1
     assert max(lengths) < MAX_SEQ_LEN - 3
     assert len(n_read) == max(lengths) + 1  # the prompt, and each token but the end
+
+
+def test_slots_in_the_images_place_give_the_same_steps(images_for):
+    for variant in ("vision", "vision+moe"):
+        model = lively(tiny_config(variant))
+        images = images_for(model, 1)
+        with torch.no_grad():
+            slots = model.encoder(images)
+        by_images = list(stream(model, [3, 1], images, max_new_tokens=6))
+        by_slots = list(stream(model, [3, 1], slots=slots, max_new_tokens=6))
+        assert [step.token_id for step in by_slots] == [step.token_id for step in by_images]
+        assert [step.logprob for step in by_slots] == pytest.approx([step.logprob for step in by_images], abs=1e-5)
+        with pytest.raises(ValueError, match="not both"):
+            next(stream(model, [3], images, slots=slots))

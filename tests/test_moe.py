@@ -58,7 +58,7 @@ def test_both_ways_to_combine_the_experts_give_the_same_output_and_gradients(n_e
     mixture = make(n_experts, top_k)
     x = torch.randn(7, 10, generator=torch.Generator().manual_seed(5))
     found = []
-    for combine in (mixture._by_expert, mixture._by_weight):
+    for combine in (mixture.by_expert, mixture.by_weight):
         mixture.zero_grad()
         y = combine(x, mixture.router(x))
         y.square().sum().backward()

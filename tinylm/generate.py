@@ -74,11 +74,18 @@ def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -
         raise ValueError(f"top_p={top_p} must be between 0 and 1")
 
 
-def prefill(model: TinyLM, ids: Sequence[int], cache: LatentCache, images: Tensor | None = None) -> ModelOutput:
+def prefill(
+    model: TinyLM,
+    ids: Sequence[int],
+    cache: LatentCache,
+    images: Tensor | None = None,
+    slots: Tensor | None = None,
+) -> ModelOutput:
     """Read a whole prompt into an empty cache; the last position's logits choose the first token."""
     device = model.head_bias.device
     ids_BT = torch.tensor([list(ids)], dtype=torch.long, device=device)
-    return model(ids_BT, None if images is None else images.to(device), cache)
+    images, slots = (None if given is None else given.to(device) for given in (images, slots))
+    return model(ids_BT, images, cache, slots)
 
 
 def decode(model: TinyLM, token_id: int, cache: LatentCache) -> ModelOutput:
@@ -116,12 +123,14 @@ def stream(
     seed: int | None = None,
     eos_id: int | None = None,
     given: Sequence[int] = (),
+    slots: Tensor | None = None,
 ) -> Stream:
     """Continue one prompt; each step comes as soon as it is known.
 
-    `ids` is a sequence of ints, `images` None or (1, 3, size, size). Ends at `eos_id` (which is not yielded), after
-    `max_new_tokens`, or when the context is full. The same `seed` gives the same tokens. On the CPU in float32 a
-    `Decoder` reads all but images and long prompts, with the weights as they are when the first step is taken.
+    `ids` is a sequence of ints, `images` None or (1, 3, size, size), or `slots` (1, S, D) in their place. Ends at
+    `eos_id` (which is not yielded), after `max_new_tokens`, or when the context is full. The same `seed` gives the
+    same tokens. On the CPU in float32 a `Decoder` reads all but images and long prompts, with the weights as they are
+    when the first step is taken.
 
     The first tokens are those of `given`, whatever the model would choose; they count as new ones, and the random
     numbers go on behind them as if they had been drawn.
@@ -129,7 +138,9 @@ def stream(
     Raises ValueError at once if the prompt is empty, longer than the context, or holds an id outside the vocabulary,
     and on bad sampling settings.
     """
-    chosen = _begin(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id, given, described=True)
+    chosen = _begin(
+        model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id, given, slots, described=True
+    )
     return Stream(_steps(chosen))
 
 
@@ -154,6 +165,7 @@ def _begin(
     seed: int | None,
     eos_id: int | None,
     given: Sequence[int],
+    slots: Tensor | None,
     described: bool,
 ) -> Generator[Chosen, None, StopReason]:
     """The tokens to come, with what describes them if that is asked for, once everything is known to make sense."""
@@ -175,7 +187,9 @@ def _begin(
         generator.seed()
     else:
         generator.manual_seed(seed)
-    return _tokens(model, ids, images, max_new_tokens, temperature, top_k, top_p, generator, eos_id, given, described)
+    return _tokens(
+        model, ids, images, max_new_tokens, temperature, top_k, top_p, generator, eos_id, given, slots, described
+    )
 
 
 def _steps(chosen: Generator[Chosen, None, StopReason]) -> Generator[Step, None, StopReason]:
@@ -200,6 +214,7 @@ def _tokens(
     generator: torch.Generator,
     eos_id: int | None,
     given: list[int],
+    slots: Tensor | None,
     described: bool,
 ) -> Generator[Chosen, None, StopReason]:
     if max_new_tokens == 0:
@@ -212,7 +227,7 @@ def _tokens(
         if decoder is not None and model.config.vision is None and images is None and len(ids) <= SHORT_PROMPT:
             logits_V, routings = _read_short(decoder, ids, cache, described)
         else:
-            output = prefill(model, ids, cache, images)
+            output = prefill(model, ids, cache, images, slots)
             logits_V, routings = output.logits[0, -1].cpu(), output.routings
     nbytes_per_position = cache.nbytes // cache.length
     n_read = 0
@@ -273,7 +288,9 @@ def generate(
 ) -> list[int]:
     """The new ids, without `eos_id`; see `stream`."""
     # No step is described: that takes a fifth of the time.
-    chosen = _begin(model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id, (), described=False)
+    chosen = _begin(
+        model, ids, images, max_new_tokens, temperature, top_k, top_p, seed, eos_id, (), None, described=False
+    )
     return [token.token_id for token in chosen]
 
 

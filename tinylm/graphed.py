@@ -189,9 +189,6 @@ def _attend(
 
 def _feed_forward(ffn: FeedForward | MixtureOfExperts, x_1D: Tensor) -> Tensor:
     """The layer's output; of a mixture every expert's, those not chosen with weight 0."""
-    if not isinstance(ffn, MixtureOfExperts):
-        return ffn(x_1D)[0]
-    routing = ffn.router(x_1D)
-    weights_1E = torch.zeros_like(routing.probs).scatter_(1, routing.expert_ids, routing.weights).to(x_1D.dtype)
-    outputs_E1D = torch.stack([expert(x_1D)[0] for expert in ffn.experts])
-    return (weights_1E.t().unsqueeze(2) * outputs_E1D).sum(dim=0)
+    if isinstance(ffn, MixtureOfExperts):
+        return ffn.by_weight(x_1D, ffn.router(x_1D))
+    return ffn(x_1D)[0]

@@ -63,10 +63,10 @@ class MixtureOfExperts(nn.Module):
         """Output (B, T, D) and the routing of the B*T tokens."""
         x_ND = x_BTD.flatten(0, -2)
         routing = self.router(x_ND)
-        combine = self._by_expert if x_ND.device.type == "cpu" else self._by_weight
+        combine = self.by_expert if x_ND.device.type == "cpu" else self.by_weight
         return combine(x_ND, routing).view_as(x_BTD), routing
 
-    def _by_expert(self, x_ND: Tensor, routing: Routing) -> Tensor:
+    def by_expert(self, x_ND: Tensor, routing: Routing) -> Tensor:
         """Sort the N*k (token, expert) pairs by expert, so that each expert runs once, on its own tokens."""
         top_k = routing.expert_ids.shape[1]
         chosen = routing.expert_ids.flatten()
@@ -78,7 +78,7 @@ class MixtureOfExperts(nn.Module):
         weighted = torch.cat(outputs) * routing.weights.flatten()[order, None].to(x_ND.dtype)
         return torch.zeros_like(weighted[:1]).expand(len(x_ND), -1).index_add(0, token_of_pair, weighted)
 
-    def _by_weight(self, x_ND: Tensor, routing: Routing) -> Tensor:
+    def by_weight(self, x_ND: Tensor, routing: Routing) -> Tensor:
         """Run every expert on every token, and weight by 0 what was not chosen.
 
         More products, but their sizes are known beforehand: an accelerator need not wait for the CPU to learn them,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from tinylm.generate import generate
 from tinylm.ui import limits
 from tinylm.ui.limits import Refused
 from tinylm.ui.models import TEXT
-from tinylm.ui.service.common import Service, Start, Update, token_text
+from tinylm.ui.service.common import Service, Start, Update, coded, text_model, token_text
 
 MAX_VALUES = 16_000_000
 """Numbers in the maps of all blocks and heads together."""
@@ -25,10 +24,7 @@ def attend(service: Service, question: Any) -> Iterator[Update]:
     """
     if not isinstance(question, dict):
         raise Refused("A map needs a model, the tokens' ids, a block and a head.")
-    name, ids = question.get("model"), question.get("ids")
-    names = service.runs.text_names()
-    if name not in names:
-        raise Refused(f"There is no model of that name; choose one of {', '.join(names)}.")
+    name, ids = text_model(service, question.get("model", "")), question.get("ids")
     with service.slots.take() as deadline:
         run = service.runs.get(name)
         config = run.model.config
@@ -39,14 +35,14 @@ def attend(service: Service, question: Any) -> Iterator[Update]:
             raise Refused(f"{len(ids):,} tokens are too many for this model's maps. Please try a shorter text.")
         maps_NBHLL = run.model.attention_maps(torch.tensor([ids], device=run.model.head_bias.device))
         deadline.check()
-        map_LL = maps_NBHLL[block - 1, 0, head - 1].float().cpu()
+        map_LL = maps_NBHLL[block - 1, 0, head - 1]
         rows, columns = torch.tril_indices(len(ids), len(ids))
         result = {
             "model": name,
             "ids": ids,
             "block": block,
             "head": head,
-            "map": b64encode(map_LL[rows, columns].numpy().astype("<f4").tobytes()).decode(),
+            "map": coded(map_LL[rows, columns]),
         }
         page = {
             "texts": [token_text(run.tokenizer, token_id) for token_id in ids],

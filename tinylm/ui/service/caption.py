@@ -1,6 +1,6 @@
 """The Caption tab: a picture, its caption, the likeliest names and the verdict.
 
-S image slots, D `d_model`, V vocabulary.
+S image slots, D `d_model`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from tinylm.cache import LatentCache
 from tinylm.captioner import MAX_CAPTION_TOKENS, Captioner
 from tinylm.data.flowers import CAPTION_PROMPT
 from tinylm.data.flowers import caption as caption_of
+from tinylm.generate import stream
 from tinylm.ui.limits import Refused
 from tinylm.ui.models import VISION
 from tinylm.ui.service.common import Pace, Service, Update, probability
@@ -48,38 +47,6 @@ class Seen(NamedTuple):
             raise Refused(_first_line(error)) from None
         images = image_to_tensor(picture, vision.image_size)[None]
         return cls(captioner, images, captioner.slots(images))
-
-
-class Said(NamedTuple):
-    """One token of a caption as it is said; None is its end."""
-
-    token_id: int | None
-    logprob: float
-
-
-def say(captioner: Captioner, slots_1SD: Tensor) -> Iterator[Said]:
-    """The greedy caption behind its fixed beginning, token by token: what `tinylm.stream` gives for the picture.
-
-    The slots go in as they are, so that a picture is encoded once for all that is asked of it.
-    """
-    model, tokenizer = captioner.model, captioner.tokenizer
-    cache, text, read = LatentCache(model.config), CAPTION_PROMPT, tokenizer.encode(CAPTION_PROMPT)
-    slots: Tensor | None = slots_1SD
-    for _ in range(MAX_CAPTION_TOKENS):
-        # Entered anew for every token: a generator must not leave it set in its caller's thread.
-        with torch.inference_mode():
-            ids_BT = torch.tensor([read], device=model.head_bias.device)
-            logprobs_V = model(ids_BT, cache=cache, slots=slots).logits[0, -1].log_softmax(dim=-1)
-            token_id = int(logprobs_V.argmax())
-            logprob = float(logprobs_V[token_id])
-        if token_id == tokenizer.eos_id:
-            yield Said(None, logprob)
-            return
-        yield Said(token_id, logprob)
-        text += tokenizer.decode([token_id])
-        if cache.length == cache.capacity or (tokenizer.eos_id is None and text.endswith("!")):
-            return  # without <eos> the model never stops by itself
-        read, slots = [token_id], None
 
 
 def named(captioner: Captioner, text: str, logprobs_L: Tensor) -> tuple[str, bool]:
@@ -119,15 +86,19 @@ def caption(service: Service, image: Any) -> Iterator[Update]:
             "scored": None,  # probability of the whole caption, end included, read in one go
         }
         pace, logprob = Pace(), 0.0
-        for token_id, token_logprob in say(captioner, seen.slots_1SD):
+        # The end is generated as a token and left out, since its probability is told.
+        ids = tokenizer.encode(CAPTION_PROMPT)
+        for step in stream(captioner.model, ids, max_new_tokens=MAX_CAPTION_TOKENS, slots=seen.slots_1SD):
             deadline.check()
-            if token_id is None:
-                page["end"] = probability(token_logprob)
+            if step.token_id == tokenizer.eos_id:
+                page["end"] = probability(step.logprob)
                 break
-            logprob += token_logprob
-            text = tokenizer.decode([token_id])
+            logprob += step.logprob
+            text = tokenizer.decode([step.token_id])
             result["caption"] += text
-            tokens.append({"text": text, "probability": probability(token_logprob)})
+            tokens.append({"text": text, "probability": probability(step.logprob)})
+            if tokenizer.eos_id is None and result["caption"].endswith("!"):
+                break  # without <eos> the model never stops by itself
             if pace.due():
                 yield Update(dict(result), page | {"tokens": list(tokens)})
         result["label"], is_named = named(captioner, result["caption"], logprobs_BL[0])

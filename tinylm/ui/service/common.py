@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
+
+from torch import Tensor
 
 from tinylm.checkpoint import WEIGHTS, Run, unknown_words
 from tinylm.generate import Step
@@ -144,3 +147,24 @@ def checked_new_tokens(value: Any) -> int:
 def probability(logprob: float) -> float:
     """Of a log-probability in nats, rounded for the page."""
     return round(math.exp(logprob), 6)
+
+
+def text_model(service: Service, name: Any) -> str:
+    """The name of a run that completes text; None gives the first. Raises Refused."""
+    names = service.runs.text_names()
+    if name is None:
+        return names[0]
+    if name not in names:
+        raise Refused(f"There is no model of that name; choose one of {', '.join(names)}.")
+    return name
+
+
+def coded(values: Tensor) -> str:
+    """Base64 of the values as little-endian float32: what `tinylm.floats` reads in the browser, without any loss."""
+    return coded_rows(values.reshape(1, -1))[0]
+
+
+def coded_rows(values_rows: Tensor) -> list[str]:
+    """`coded` of each row."""
+    rows = values_rows.float().cpu().contiguous().numpy().astype("<f4", copy=False)
+    return [b64encode(row.tobytes()).decode() for row in rows]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tinylm.checkpoint import Run
 from tinylm.generate import N_ALTERNATIVES, Step, stream
@@ -19,7 +17,10 @@ from tinylm.ui.service.common import (
     Start,
     Update,
     checked_new_tokens,
+    coded,
+    coded_rows,
     probability,
+    text_model,
     token_text,
     token_texts,
 )
@@ -46,7 +47,7 @@ def complete(
     that gets what `coded` makes of each position read: the latents of the first `n_shown_layers` layers, all of them
     in a small model.
     """
-    model = _model_name(service, model)
+    model = text_model(service, model)
     given = _ids(given, limits.MAX_NEW_TOKENS)
     settings = {
         "max_new_tokens": max(checked_new_tokens(max_new_tokens), len(given)),
@@ -127,7 +128,7 @@ def logits(service: Service, model: Any, ids: Any) -> Iterator[Update]:
 
     `logits` (`coded`) has those of the whole vocabulary; `likeliest` names the ten highest, [id, text, probability].
     """
-    model = _model_name(service, model)
+    model = text_model(service, model)
     with service.slots.take():
         run = service.runs.get(model)
         ids = _ids(ids, run.model.config.max_seq_len)
@@ -145,26 +146,6 @@ def logits(service: Service, model: Any, ids: Any) -> Iterator[Update]:
             "likeliest": [[i, token_text(run.tokenizer, i), probability(logprob)] for i, logprob in likeliest],
         }
         yield Update(result, {"weights": service.weights(model)})
-
-
-def coded(values: Tensor) -> str:
-    """Base64 of the values as little-endian float32: what `tinylm.floats` reads in the browser, without any loss."""
-    return coded_rows(values.reshape(1, -1))[0]
-
-
-def coded_rows(values_rows: Tensor) -> list[str]:
-    """`coded` of each row."""
-    rows = values_rows.float().cpu().contiguous().numpy().astype("<f4", copy=False)
-    return [b64encode(row.tobytes()).decode() for row in rows]
-
-
-def _model_name(service: Service, name: Any) -> str:
-    names = service.runs.text_names()
-    if name is None:
-        return names[0]
-    if name not in names:
-        raise Refused(f"There is no model of that name; choose one of {', '.join(names)}.")
-    return name
 
 
 def _ids(value: Any, at_most: int) -> list[int]:

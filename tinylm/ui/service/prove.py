@@ -10,8 +10,7 @@ from typing import Any
 from tinylm.comparison import N_TIMED, Row, compare
 from tinylm.tokenizer import Tokenizer
 from tinylm.ui import limits
-from tinylm.ui.limits import Refused
-from tinylm.ui.service.common import Service, Start, Update, checked_new_tokens
+from tinylm.ui.service.common import Service, Start, Update, checked_new_tokens, text_model
 
 MAX_TOKENS = 64
 """New tokens that are compared; the rest of a longer text is left out."""
@@ -24,11 +23,7 @@ def prove(service: Service, prompt: Any, model: Any = "text", max_new_tokens: An
 
     Raises Refused or Unavailable.
     """
-    names = service.runs.text_names()
-    if model is None:
-        model = names[0]
-    if model not in names:
-        raise Refused(f"There is no model of that name; choose one of {', '.join(names)}.")
+    model = text_model(service, model)
     asked = checked_new_tokens(max_new_tokens)
     text = limits.prompt(prompt)
     with service.slots.take() as deadline:

@@ -12,7 +12,6 @@ let map = null;
 let waits = false; // for the slots panel
 
 const wanted = () => mapButton.getAttribute("aria-pressed") === "true";
-const plain = (value) => JSON.parse(JSON.stringify(value));
 
 // More digits than a bar needs, so that products and sums can be checked.
 function exact(p) {
@@ -20,7 +19,7 @@ function exact(p) {
   return `${(100 * p).toFixed(2)} %`;
 }
 
-const signed = (nats) => `${nats < 0 ? "−" : "+"}${Math.abs(nats).toFixed(4)}`;
+const { signed } = T;
 
 function pixels(values, size) {
   const canvas = find(".tl-pixels");
@@ -172,10 +171,10 @@ find(".tl-opacity input").addEventListener("input", (event) => (find(".tl-heat")
 find(".tl-heat").style.opacity = find(".tl-opacity input").value;
 
 find(".tl-download").addEventListener("click", () => {
-  const { result, page } = plain(shown);
+  const { result, page } = shown;
   const { weights, tokens, end, scored, temperature, threshold, example } = page;
-  const slots = explained ? { ...plain(explained.result), other: explained.page.other, chosen: { muted: plain(explained.page.muted), swapped: plain(explained.page.swapped) } } : null;
-  if (slots) slots.map = plain(map);
+  const slots = explained ? { ...explained.result, other: explained.page.other, chosen: { muted: explained.page.muted, swapped: explained.page.swapped } } : null;
+  if (slots) slots.map = map;
   T.download("tinylm-caption.json", { weights, example: example ?? null, ...result, tokens, end, scored, temperature, threshold, slots });
 });
 
@@ -190,7 +189,7 @@ T.bus.addEventListener("explained", ({ detail }) => {
   if (value.page.of === run) {
     explained = value;
     if (!map && value.result.map) {
-      map = plain(value.result.map);
+      map = value.result.map;
       table();
       tell(); // it is no longer wanted
     } else if (map) return;
@@ -217,7 +216,7 @@ function draw(value, now) {
     drawMap();
     table();
     find(".tl-checks").replaceChildren();
-    if (result.caption) pixels(plain(page.pixels), page.size);
+    if (result.caption) pixels(page.pixels, page.size);
   }
   if (!result.caption) return tell();
   find("figcaption").textContent = `What the model sees: ${page.size} × ${page.size} pixels, read into ${page.n_slots} slots.`;

@@ -30,6 +30,9 @@ window.tinylm = (() => {
     return `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)} %`;
   }
 
+  // A change, with its sign.
+  const signed = (value, digits = 4) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
+
   function bytes(n) {
     return n < 1024 ? `${n.toLocaleString("en-GB")} B` : `${(n / 1024).toFixed(1)} KiB`;
   }
@@ -265,6 +268,6 @@ window.tinylm = (() => {
   // What one panel tells the others: `bus.dispatchEvent(new CustomEvent(name, { detail }))`.
   const bus = new EventTarget();
 
-  return { unpacked, floats, heat, heatColour, download, bus, el, spelled, said, percent, bytes, bars, roving, follow, atEnd, table, expertColour, expertInk, STOPPED, status,
+  return { unpacked, signed, floats, heat, heatColour, download, bus, el, spelled, said, percent, bytes, bars, roving, follow, atEnd, table, expertColour, expertInk, STOPPED, status,
     unknownNote, newWordsNote, SPECIAL };
 })();

@@ -4,15 +4,14 @@ let shown = { result: {}, page: {} }; // the value that was drawn last
 const root = find(".tl");
 const select = find("select");
 const cards = find(".tl-slot-cards");
-const plain = (value) => JSON.parse(JSON.stringify(value));
-const signed = (nats) => `${nats < 0 ? "−" : "+"}${Math.abs(nats).toFixed(4)}`;
+const { signed } = T;
 let caption = null; // what the caption panel told last: its value, whether it is done, and whether it wants the map
 let changes = []; // the visitor's, one a slot: "", "muted" or "swapped"
 let of = 0; // the caption's run that was asked about
 let state = ""; // of the newest question
 let seen = false; // whether this panel's tab was ever open
 
-plain(props.value?.examples || []).forEach((name) => select.append(new Option(name, name)));
+(props.value?.examples || []).forEach((name) => select.append(new Option(name, name)));
 
 // What stands here is still that of the picture before.
 function busy(is) {

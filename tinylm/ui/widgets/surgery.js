@@ -110,7 +110,7 @@ function parting(plain, operated) {
   return plain.stopped === operated.stopped ? null : most;
 }
 
-const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
+const signed = (change) => T.signed(change, 3);
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
 
 function showLosses({ loss, losses, rows }) {
