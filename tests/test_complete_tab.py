@@ -488,12 +488,15 @@ def test_the_map_of_latents_grows_while_tokens_stream_and_a_stopped_run_can_be_q
             const [rows, status] = [".tl-latent-rows", ".tl-status"].map((name) =>
                 document.querySelector(`#complete-panel ${name}`));
             window.counts = [];
-            new MutationObserver(() => {
+            const observer = new MutationObserver(() => {
                 if (status.dataset.state !== "running") return;
                 window.counts.push(rows.children.length);
+                if (new Set(window.counts).size < 5) return;
+                observer.disconnect(); // or it would stop the next run too
                 // At once: on a busy machine a hand from outside comes too late.
-                if (new Set(window.counts).size === 5) document.querySelector("#complete-stop").click();
-            }).observe(rows, { childList: true });
+                document.querySelector("#complete-stop").click();
+            });
+            observer.observe(rows, { childList: true });
         }"""
     )
     page.locator("#complete-run").click()
