@@ -227,7 +227,7 @@ def test_articles_fit_the_sound_of_the_next_word():
     wrong = []
     for line in LINES:
         for article, word in re.findall(r"\b([Aa]n?) ([A-Za-z-]+)", line.text):
-            sound = re.match(r"(?i)hour|honest|heir|honour", word) or (
+            sound = re.match(r"(?i)hour|honest|heir|honour|x-ray", word) or (
                 word[0].lower() in "aeiou" and not re.match(r"(?i)uni(?!n)|use|usu|uk|ut|eu|ewe|one\b|once", word)
             )
             if (article.lower() == "an") != bool(sound) and not (len(word) == 1 or line.relation in LETTERS):
@@ -314,6 +314,21 @@ def test_both_says_every_fact_as_typed_and_some_as_a_sentence_too(tmp_path):
     assert all(text.endswith(".") != ("? a Cub" in text) for text in sentences)
 
 
+def test_more_wordings_are_said_of_well_known_facts_alone_and_of_each_a_share(tmp_path):
+    rows = "".join(f"{'* ' if number % 2 else ''}Beast{number}\tCub{number}\n" for number in range(400))
+    more = "".join(f"# more: {verb} {{a animal}} love {{a young}}\n" for verb in ("did", "does", "so", "and", "oh"))
+    write(tmp_path, HEAD + more + rows)
+    lines = [line for line in knowledge.all_lines(tmp_path) if " love " in line.text]
+    of_fact = Counter(line.fact for line in lines)
+    assert all(int(re.search(r"Beast(\d+)", line.text, re.I)[1]) % 2 for line in lines)
+    assert 0.9 < len(lines) / (knowledge.MORE_SHARE * 5 * 200) < 1.1
+    assert len(of_fact) > 180 and max(of_fact.values()) <= 5
+    sentences = [line.text for line in lines if line.text[-1] in ".?"]
+    assert 0.8 < len(sentences) / (knowledge.SENTENCE_SHARE * len(lines)) < 1.2
+    assert all((text[-1] == "?") == text.startswith("Did") for text in sentences if not text.startswith("Does"))
+    assert knowledge.read_tables(tmp_path)[0].well_known == frozenset(range(1, 400, 2))
+
+
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
@@ -331,6 +346,7 @@ def test_both_says_every_fact_as_typed_and_some_as_a_sentence_too(tmp_path):
         (HEAD + "# say: {animal.\n", 9, "stray brace"),
         (HEAD + "# say: {animal}\n", 9, "no mark at its end"),
         (HEAD + "# low: {animal}.\n", 9, "a mark at its end"),
+        (HEAD + "# more: {animal}.\n", 9, "a mark at its end"),
         (HEAD + "# answers: food\n", 9, "not all columns"),
         ("cat\tkitten\n", 1, "before the domain"),
     ],
@@ -375,10 +391,32 @@ def test_a_word_is_of_the_kind_whose_column_it_fills_most(tmp_path):
     assert kinds["cat"] == kinds["mice"] == "animal" and kinds["kittens"] == "young" and "polar bear" not in kinds
 
 
-def test_a_broken_sentence_is_refused_with_its_file_and_line(tmp_path):
-    (tmp_path / "home.txt").write_text("Fine.\nNo  good.\n", encoding="utf-8")
+@pytest.mark.parametrize(
+    "sentence",
+    ["No  good.", "No mark", "Two | marks | here.", "What is it? | a nose.", "We smell with our |nose.", " | nose."],
+)
+def test_a_broken_sentence_is_refused_with_its_file_and_line(tmp_path, sentence):
+    (tmp_path / "home.txt").write_text(f"Fine.\n{sentence}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"home\.txt, line 2"):
         knowledge.read_sentences(tmp_path)
+
+
+def test_a_sentence_with_an_answer_is_mostly_typed_and_its_answer_is_where_the_mark_stood(tmp_path):
+    write(tmp_path, HEAD + "".join(f"beast{number}\tcub{number}\n" for number in range(20)))
+    known = [f"In room {number} we meet {number} of our | friends." for number in range(300)]
+    asked = [f"Who lives in house number {number}? | a friend" for number in range(300)]
+    (tmp_path / "home.txt").write_text("\n".join([*known, *asked, "It rains."]) + "\n", encoding="utf-8")
+    corpus = knowledge.build(folder=tmp_path)
+    starts = dict(zip(corpus.train, corpus.answer_starts, strict=True))
+    said = [text for text in corpus.train if "friend" in text]
+    assert len(said) > 500 and starts.get("It rains.") is None
+    for text in said:
+        assert text[starts[text] :].rstrip(".") in ("friends", "a friend")
+    sentences = [text for text in said if text[0].isupper()]
+    assert 0.7 < len(sentences) / (knowledge.SENTENCE_SHARE * len(said)) < 1.3
+    assert all((text[-1] == ".") == (text[0].isupper() and "? " not in text) for text in said)
+    # What was read nowhere can't be asked for.
+    assert not [probe for probe in corpus.validation_probes + corpus.test_probes if "friend" in probe.line.text]
 
 
 def test_importing_reads_no_table():

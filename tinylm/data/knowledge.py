@@ -1,7 +1,8 @@
 """The built-in text corpus: small true facts, each said in several wordings, and honest held-out splits.
 
 The facts live in `tables/<relation>.tsv`, one relation a file and one fact a line; free-standing sentences live in
-`tables/*.txt`, one a line. A table starts with its head:
+`tables/*.txt`, one a line, some with ` | ` in front of what a visitor would leave to the model: "We smell with our |
+nose." These are mostly said as a visitor types them. A table starts with its head:
 
     # domain: animals
     # columns: animal, young
@@ -9,14 +10,18 @@ The facts live in `tables/<relation>.tsv`, one relation a file and one fact a li
     # say: a baby {animal} is called {a young}.
     # low: a baby {animal} is {a young}
     # both: {a young} is a baby {animal}.
-    cat<TAB>kitten
+    # more: the {animal} takes care of her {young}
+    * cat<TAB>kitten
     mouse/mice<TAB>pup
 
 `say` is a sentence (capitals are put in; a question's answer stays small and has no full stop), `low` the same as a
 visitor types it, in lower case and without the last full stop, and `both` gives the second and, for some facts, the
-first too. `answers` names the columns that the rest of the fact settles: only a phrasing that ends in one of them can
-become a probe, and at least four do (the example above is shortened), so that a fact is still taught that way round
-when one of its wordings is held out. `# note:` is for the reader; any other `#` line is an error.
+first too. `more` is typed like `low`, but said only of the facts that everybody knows, which have a star in front, and
+of each of these for a share of the wordings: what people ask most is said in many more ways, and what they ask rarely
+doesn't take the learning away from it. `answers` names the columns that the rest of the fact settles: only a phrasing
+that ends in one of them can become a probe, and at least four do (the example above is shortened), so that a fact is
+still taught that way round when one of its wordings is held out. `# note:` is for the reader; any other `#` line is an
+error.
 
 A cell is a noun or any other text. `mouse/mice` gives the plural where the rule would fail; `~milk` marks a word
 that is never counted and `+scissors` one that is always plural. In a phrasing `{x}` is the cell as it stands,
@@ -45,16 +50,20 @@ FREE_SHARE = 0.03
 MIN_PHRASINGS = 5
 MIN_ENDINGS = 4
 """The least number of phrasings that end in each answer column."""
-SENTENCE_SHARE = 0.35
-"""The share of the `both` wordings that are said as a sentence beside the typed form, which visitors use more."""
+SENTENCE_SHARE = 0.2
+"""The share of the `both` wordings that are said as a sentence beside the typed form, which visitors use more, and of
+the `more` wordings that are said so instead."""
 KEPT_NAMES = 0.4
 """The share of the typed lines that keep the capitals of their names ("the capital of France is Paris")."""
+MORE_SHARE = 0.4
+"""The share of the `more` wordings that is said of each well-known fact."""
 MAX_ANSWERS = 3
 """A prompt with more right answers than this is no probe."""
 
 _FIELD = re.compile(r"\{(?:(\w+|\w+/\w+) )?(\w+)\}")
 _SIGN = re.compile(r"(?<=\d)\s*([-+=])\s*(?=\d|$)")
 _MARK = re.compile(r"((?<!\S)[-+=](?!\S))|[^\w\s]")
+_ASKS = re.compile(r"(did|do|have|has|can|could|is|are|will) ", re.IGNORECASE)
 _SENTENCE_START = re.compile(r"(?:^|(?<=[.!] ))[a-z]")
 
 
@@ -110,7 +119,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Phrasing:
-    """One way to say a relation; `kind` is "say", "low" or "both"."""
+    """One way to say a relation; `kind` is "say", "low", "both" or "more"."""
 
     template: str
     kind: str
@@ -132,6 +141,7 @@ class Table:
     answers: tuple[str, ...]
     phrasings: tuple[Phrasing, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    well_known: frozenset[int]  # the numbers of the rows that have a star
 
 
 @dataclass(frozen=True)
@@ -165,6 +175,7 @@ def read_table(path: Path) -> Table:
     phrasings: list[Phrasing] = []
     rows: list[tuple[Cell, ...]] = []
     seen: set[tuple[str, ...]] = set()
+    well_known: set[int] = set()
     for number, raw in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         where = f"{path.name}, line {number}"
         if not raw.strip():
@@ -184,32 +195,35 @@ def read_table(path: Path) -> Table:
                 answers = tuple(name.strip() for name in value.split(","))
                 if not set(answers) <= set(columns):
                     raise ValueError(f"{where}: the answers {value!r} are not all columns")
-            elif key in ("say", "low", "both"):
+            elif key in ("say", "low", "both", "more"):
                 phrasings.append(_phrasing(value, key, columns, where))
             elif key != "note":
                 raise ValueError(f"{where}: unknown key {key!r}")
             continue
         if not domain or not answers:
             raise ValueError(f"{where}: a fact before the domain, the columns and the answers are given")
-        cells = tuple(raw.split("\t"))
+        if raw.startswith("* "):
+            well_known.add(len(rows))
+        cells = tuple(raw.removeprefix("* ").split("\t"))
         if len(cells) != len(columns):
             raise ValueError(f"{where}: {len(cells)} columns, expected {len(columns)} ({', '.join(columns)})")
         if cells in seen:
             raise ValueError(f"{where}: the fact stands here twice")
         seen.add(cells)
         rows.append(tuple(_cell(text, where) for text in cells))
-    different = {normalise(phrasing.template) for phrasing in phrasings}
+    usual = [phrasing for phrasing in phrasings if phrasing.kind != "more"]
+    different = {normalise(phrasing.template) for phrasing in usual}
     if len(different) < MIN_PHRASINGS:
         raise ValueError(f"{path.name}: {len(different)} different phrasings, expected at least {MIN_PHRASINGS}")
     for column in answers:
-        ending = {normalise(phrasing.template) for phrasing in phrasings if phrasing.last_column == column}
+        ending = {normalise(phrasing.template) for phrasing in usual if phrasing.last_column == column}
         if len(ending) < MIN_ENDINGS:
             raise ValueError(
                 f"{path.name}: {len(ending)} phrasings end in the answer {column!r}, expected at least {MIN_ENDINGS}"
             )
     if not rows:
         raise ValueError(f"{path.name}: no facts")
-    return Table(path.stem, domain, columns, answers, tuple(phrasings), tuple(rows))
+    return Table(path.stem, domain, columns, answers, tuple(phrasings), tuple(rows), frozenset(well_known))
 
 
 def read_tables(folder: Path = TABLES) -> tuple[Table, ...]:
@@ -227,15 +241,7 @@ def read_sentences(folder: Path = TABLES) -> tuple[Line, ...]:
     Raises:
         ValueError: a sentence has spaces too many or no mark at its end; the message names the file and the line.
     """
-    lines = []
-    for path in sorted(folder.glob("*.txt")):
-        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            if not text:
-                continue
-            if text != " ".join(text.split()) or text[-1] not in ".!?":
-                raise ValueError(f"{path.name}, line {number}: not a clean sentence: {text!r}")
-            lines.append(Line(text, "sentences", path.stem, f"sentences: {text}", ""))
-    return tuple(lines)
+    return tuple(said.line for said in _read_sentences(folder))
 
 
 def all_lines(folder: Path = TABLES) -> tuple[Line, ...]:
@@ -298,12 +304,12 @@ def build(seed: int = 0, folder: Path = TABLES) -> Corpus:
     cuts = {item.line.text: item.cut for item in said}
     parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     probes: dict[str, list[Probe]] = {"validation": [], "test": []}
-    asked = [item for item in said if item.cut is not None and normalise(item.line.text) in held]
+    asked = [item for item in said if item.cut is not None and item.line.phrasing and normalise(item.line.text) in held]
     goes_on = _continuations(said, {normalise(_split_at(item)[0]) for item in asked})
     for item in said:
         part = held.get(normalise(item.line.text), "train")
         parts[part].append(item.line.text)
-        if part == "train" or item.cut is None:
+        if part == "train" or item.cut is None or not item.line.phrasing:
             continue
         prompt, own = _split_at(item)
         right = answers[normalise(prompt)]
@@ -334,7 +340,7 @@ def _held_out(said: Iterable[_Said], seed: int) -> dict[str, str]:
         if not item.line.phrasing:
             sentences.add(item.line.fact)
     held: dict[str, str] = {}
-    taken: set[str] = set()
+    taken = _beginnings(wording for wordings in facts.values() for wording in wordings)
     for fact, wordings in facts.items():
         share = FREE_SHARE if fact in sentences else SHARE * len(wordings)
         draw = _unit(seed, "part", fact)
@@ -347,6 +353,15 @@ def _held_out(said: Iterable[_Said], seed: int) -> dict[str, str]:
             held[chosen] = part
             taken.update(wordings)
     return held
+
+
+def _beginnings(wordings: Iterable[str]) -> set[str]:
+    """What a longer wording starts with: held out, it would still be read there."""
+    found: set[str] = set()
+    for wording in wordings:
+        words = wording.split()
+        found.update(" ".join(words[:end]) for end in range(2, len(words)))
+    return found
 
 
 def _answers(said: Iterable[_Said]) -> dict[str, dict[str, str]]:
@@ -392,8 +407,8 @@ def _phrasing(template: str, kind: str, columns: tuple[str, ...], where: str) ->
             raise ValueError(f"{where}: unknown form {form!r}")
     if re.search(r"[{}]", _FIELD.sub("", template)):
         raise ValueError(f"{where}: a stray brace in {template!r}")
-    if (template[-1] in ".!?") == (kind == "low"):
-        ending = "a mark at its end" if kind == "low" else "no mark at its end"
+    if (template[-1] in ".!?") == (kind in ("low", "more")):
+        ending = "a mark at its end" if kind in ("low", "more") else "no mark at its end"
         raise ValueError(f"{where}: a {kind!r} phrasing has {ending}")
     return Phrasing(template, kind)
 
@@ -452,25 +467,49 @@ def _all_said(folder: Path) -> tuple[_Said, ...]:
     for table in read_tables(folder):
         for said in _table_said(table):
             seen.setdefault(said.line.text, said)
-    for line in read_sentences(folder):
-        seen.setdefault(line.text, _Said(line, None))
+    for said in _read_sentences(folder):
+        seen.setdefault(said.line.text, said)
     return tuple(seen.values())
+
+
+def _read_sentences(folder: Path) -> Iterator[_Said]:
+    """The free-standing sentences with the places of their answers."""
+    for path in sorted(folder.glob("*.txt")):
+        for number, raw in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if not raw:
+                continue
+            start, mark, answer = raw.partition(" | ")
+            text = f"{start} {answer}" if mark else raw
+            is_question = bool(mark) and start.endswith("?")
+            if "|" in text or text != " ".join(text.split()) or (text[-1] in ".!?") == is_question:
+                raise ValueError(f"{path.name}, line {number}: not a clean sentence: {raw!r}")
+            fact = f"sentences: {text}"
+            if mark and _unit(0, "sentence", fact) >= SENTENCE_SHARE:
+                text = re.sub(r"[.!]$", "", text).lower()
+            yield _Said(Line(text, "sentences", path.stem, fact, ""), len(start) + 1 if mark else None)
 
 
 def _table_said(table: Table) -> Iterator[_Said]:
     """Every line of one relation."""
-    for row in table.rows:
+    for number, row in enumerate(table.rows):
         fact = f"{table.relation}: {' | '.join(cell.text for cell in row)}"
         cells = dict(zip(table.columns, row, strict=True))
         for phrasing in table.phrasings:
+            if phrasing.kind == "more" and (
+                number not in table.well_known or _unit(0, "more", fact, phrasing.template) >= MORE_SHARE
+            ):
+                continue
             text, cut = _say(phrasing, cells, table.answers)
             forms = []
             as_sentence = _unit(0, "sentence", fact, phrasing.template) < SENTENCE_SHARE
-            if phrasing.kind == "say" or (phrasing.kind == "both" and as_sentence):
+            if phrasing.kind == "say" or (phrasing.kind != "low" and as_sentence):
                 # The answer to a question stays small: a word in two guises takes twice the learning.
-                said = text[:-1] if "? " in text else text
+                said = re.sub(r"[.!]$", "", text) if "? " in text else text
+                if said[-1] not in ".!" and "? " not in said:
+                    said += "?" if _ASKS.match(said) else "."
+                said = re.sub(r"\bi\b", "I", said)
                 forms.append(_SENTENCE_START.sub(lambda match: match[0].upper(), said))
-            if phrasing.kind != "say":
+            if phrasing.kind != "say" and not (phrasing.kind == "more" and as_sentence):
                 typed = re.sub(r"[.!]$", "", text)
                 keeps_names = _unit(0, "names", fact, phrasing.template) < KEPT_NAMES
                 forms.append(typed if keeps_names else typed.lower())
