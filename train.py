@@ -16,7 +16,7 @@ EXAMPLES = """examples:
   python train.py moe --minutes 3 --set learning_rate=0.002
   python app.py --weights runs                           see what you trained
 
-Ctrl-C saves the run; the same command with --resume goes on with it.
+Ctrl-C saves the run, and one that is killed was saved a minute ago at most: the same command with --resume goes on.
 """
 
 
@@ -66,6 +66,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="same seed, same run on the same machine (default: 0)")
     parser.add_argument("--note", metavar="TEXT", help="origin and licence of your data, for the model card")
     parser.add_argument("--resume", action="store_true", help="go on with the interrupted run in the run folder")
+    every = "seconds between saves of what --resume goes on from, should the run be killed (default: 60)"
+    parser.add_argument("--save-every", type=float, default=60.0, metavar="SECONDS", help=every)
     parser.add_argument(
         "--set",
         nargs="+",
@@ -89,23 +91,22 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Train what the command line asks for; the exit status."""
     args = parse(argv)
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a file's name may be no text
     from tinylm import checkpoint, training  # after --help, which needs no PyTorch
 
     settings = dict(pair.split("=", 1) for pair in args.set)
     if args.epochs is not None:
         settings["epochs"] = str(args.epochs)
     variants = training.VARIANTS if args.variant == "all" else (args.variant,)
-    if args.variant == "all":
-        folders = {variant: Path(args.out or "runs") / variant for variant in variants}
-    else:
-        folders = {args.variant: Path(args.out or f"runs/{args.variant}")}
+    one_folder = args.out and args.variant != "all"
+    folders = {v: Path(args.out) if one_folder else Path(args.out or "runs") / v for v in variants}
     plan = training.Plan(
         variant=variants[0],
         out=folders[variants[0]],
         recipe_name=args.recipe,
         preset_name=args.preset,
         device=args.device,
-        corpus=args.corpus or training.BUILT_IN,
+        corpus=training.BUILT_IN if args.corpus is None else args.corpus,
         test_corpus=args.test_corpus,
         flowers=tuple(args.flowers),
         test_flowers=args.test_flowers,
@@ -115,6 +116,7 @@ def main(argv: list[str]) -> int:
         seed=args.seed,
         note=args.note,
         resume=args.resume,
+        save_every=args.save_every,
         settings=settings,
         command=shlex.join(["python", "train.py", *argv]),
     )
@@ -129,7 +131,7 @@ def main(argv: list[str]) -> int:
         try:
             info = training.train(replace(plan, variant=variant, out=out, resume=resume))
         except (ValueError, OSError, training.TrainingError) as error:
-            print(f"{variant}: {error}", file=sys.stderr)
+            print(f"{variant}: {' '.join(str(error).splitlines())}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             if not (out / training.STATE).exists():

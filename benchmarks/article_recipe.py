@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from measure import machine, table
 
-from tinylm.checkpoint import METRICS, TOKENIZER, write_whole
+from tinylm.checkpoint import METRICS, TOKENIZER
+from tinylm.durable import write_whole
 from tinylm.tokenizer import EOS, PAD, UNK
 from tinylm.training import Plan, train
 from tinylm.ui.service.trained import ARTICLE

@@ -11,6 +11,7 @@ from conftest import ROOT
 PACKAGE = ROOT / "tinylm"
 # A file may import only files above it; a folder's own files may import each other.
 ORDER = [
+    "tinylm.files",
     "tinylm.config",
     "tinylm.tokenizer",
     "tinylm.cache",
@@ -25,6 +26,7 @@ ORDER = [
     "tinylm.comparison",
     "tinylm.surgery",
     "tinylm.graphed",
+    "tinylm.durable",
     "tinylm.checkpoint",
     "tinylm.article",
     "tinylm.data.english",

@@ -10,29 +10,44 @@ import torch
 from torch import Tensor
 
 from tinylm.config import ModelConfig, MoEConfig, VisionConfig
+from tinylm.files import shown
 from tinylm.model import TinyLM
+from tinylm.shapes import tensor_shapes
 
 
 def from_state_dict(state_dict: Mapping[str, Tensor], top_k: int = 2) -> TinyLM:
     """A model with the article's weights, for any of its three variants, in evaluation mode.
 
     Every size is read off the tensors, the heads by counting. `top_k` is not in the weights: give what the mixture
-    was trained with. Raises ValueError on missing, unknown or ill-fitting tensors, naming them.
+    was trained with. Raises ValueError on missing, unknown or ill-fitting tensors, naming them, and on any that no
+    training leaves. A file of them is to be read with `torch.load(path, weights_only=True)`, which runs none of it.
     """
     source = dict(state_dict)
+    _check_tensors(source)
     config = _read_config(source, top_k)
-    model = TinyLM(config)
     target = _translate(source, config)
     if source:
-        raise ValueError(f"these tensors are not the article's: {', '.join(sorted(source)[:5])}")
-    expected = model.state_dict()
-    for name, tensor in target.items():
-        if tensor.shape != expected[name].shape:
-            raise ValueError(
-                f"the tensors for {name} have shape {tuple(tensor.shape)}, not {tuple(expected[name].shape)}"
-            )
+        raise ValueError(f"these tensors are not the article's: {shown(', '.join(sorted(source)[:5]))[1:-1]}")
+    for name, shape in tensor_shapes(config):
+        if tuple(target[name].shape) != shape:
+            raise ValueError(f"the tensors for {name} have shape {tuple(target[name].shape)}, not {shape}")
+    model = TinyLM(config)
     model.load_state_dict(target)
     return model.eval()
+
+
+def _check_tensors(source: Mapping[str, Tensor]) -> None:
+    """Raise ValueError on what is no plain tensor of finite numbers, all of which are there."""
+    for name, tensor in source.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise ValueError(f"a state dict maps names to tensors; {shown(name)} is {type(tensor).__name__}")
+        if tensor.layout != torch.strided or tensor.is_meta or not tensor.is_floating_point():
+            raise ValueError(f"{shown(name)} is no tensor of floating-point numbers in memory")
+        # One number can be said to be a billion, by a step of 0 from each to the next.
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise ValueError(f"{shown(name)} has shape {tuple(tensor.shape)}, more numbers than are stored")
+        if not tensor.isfinite().all():
+            raise ValueError(f"{shown(name)} holds NaN or infinity")
 
 
 def _read_config(source: Mapping[str, Tensor], top_k: int) -> ModelConfig:
@@ -99,6 +114,10 @@ def _translate(source: dict[str, Tensor], config: ModelConfig) -> dict[str, Tens
         move(f"{ours}.attention.w_o", f"{theirs}.proj", "weight", "bias")
         for name, part in (("w_q", "q"), ("w_uk", "k_up"), ("w_uv", "v_up")):
             heads = [take(f"{theirs}.heads.{h}.{part}.weight") for h in range(config.n_heads)]
+            shape = (config.d_head, config.d_model if part == "q" else config.d_latent)
+            for h, head in enumerate(heads):
+                if tuple(head.shape) != shape:
+                    raise ValueError(f"{theirs}.heads.{h}.{part}.weight has shape {tuple(head.shape)}, not {shape}")
             target[f"{ours}.attention.{name}.weight"] = torch.cat(heads)
         if config.moe is None:
             layers = [(f"{ours}.ffn", f"{theirs}.mlp")]

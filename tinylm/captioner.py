@@ -18,6 +18,7 @@ from torch import Tensor
 from tinylm.cache import LatentCache
 from tinylm.checkpoint import Run
 from tinylm.data.flowers import CAPTION_PROMPT, caption
+from tinylm.files import shown
 from tinylm.generate import greedy
 from tinylm.model import TinyLM
 from tinylm.tokenizer import Tokenizer
@@ -34,7 +35,7 @@ class Captioner:
 
     The model may be in training mode: pictures are encoded in evaluation mode, and the mode is put back. Results are
     on the CPU but for `slots`, which stay with the model. Raises ValueError if the model has no vision, if there are
-    no labels, or if the temperature is not a number above 0.
+    no labels or one whose caption is longer than the context, or if the temperature is not a number above 0.
     """
 
     model: TinyLM
@@ -50,6 +51,11 @@ class Captioner:
             raise ValueError("a captioner needs at least one label")
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise ValueError(f"temperature={self.temperature} must be a finite number above 0")
+        room = self.model.config.max_seq_len - len(self.tokenizer.encode(CAPTION_PROMPT))
+        for columns_G, tails_GT in self._tails:
+            if tails_GT.shape[1] - 1 > room:  # the last token is predicted, not read
+                label = shown(self.labels[columns_G[0]])
+                raise ValueError(f"the caption of the label {label} is longer than the model's context")
 
     @classmethod
     def of(cls, run: Run) -> Captioner:
@@ -137,7 +143,9 @@ class Captioner:
             tail = [*self.tokenizer.encode(caption(label)[len(CAPTION_PROMPT) :]), *end]
             by_length.setdefault(len(tail), []).append((place, tail))
         return [
-            ([place for place, _ in group], torch.tensor([tail for _, tail in group])) for group in by_length.values()
+            ([place for place, _ in some], torch.tensor([tail for _, tail in some]))
+            for group in by_length.values()
+            for some in (group[start : start + MAX_CAPTIONS] for start in range(0, len(group), MAX_CAPTIONS))
         ]
 
     def probabilities(self, logprobs_BL: Tensor) -> Tensor:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, TypeVar
+
+from tinylm.files import shown
 
 ENCODERS = ("mlp", "conv")
 MAX_SCALE = 4  # a picture sixteen times as large costs sixteen times as much
+# What no tensor of the conv encoder tells, so that a small file could ask for any amount of work.
+MAX_SCALES, MAX_CONV_IMAGE_SIZE = 8, 512
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,10 @@ class MoEConfig:
         _check_counts(self, "n_experts", "top_k")
         if self.top_k > self.n_experts:
             raise ValueError(f"top_k={self.top_k} must not exceed n_experts={self.n_experts}")
-        if not 0 <= self.load_balancing_coef < float("inf"):
-            raise ValueError(f"load_balancing_coef={self.load_balancing_coef} must be a finite number, 0 or more")
+        if not _is_number(self.load_balancing_coef) or not 0 <= self.load_balancing_coef < float("inf"):
+            raise ValueError(
+                f"load_balancing_coef={shown(self.load_balancing_coef)} must be a finite number, 0 or more"
+            )
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,8 @@ class VisionConfig:
     of them. What the trunk makes of several views of a picture is averaged: of its mirror image too if `mirrored`,
     and of the picture enlarged or shrunk to each of `scales` times its size (conv; mlp reads one size alone).
 
-    Raises ValueError on a count below 1, an unknown encoder, more numbers of blocks than channels, or a scale that is
-    not above 0 and at most 4.
+    Raises ValueError on a count below 1, an unknown encoder, more numbers of blocks than channels, a scale that is not
+    above 0 and at most 4, more than 8 scales, or an `image_size` beyond 512 that conv should read.
     """
 
     image_size: int = 32
@@ -53,26 +59,31 @@ class VisionConfig:
     scales: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "channels", tuple(self.channels))
-        object.__setattr__(self, "scales", tuple(self.scales))
-        given = tuple(self.n_blocks)
-        object.__setattr__(self, "n_blocks", given + (1,) * (len(self.channels) - len(given)))
+        for name in ("channels", "n_blocks", "scales"):
+            value = getattr(self, name)
+            if not isinstance(value, (list, tuple)):
+                raise ValueError(f"{name}={shown(value)} must be a list of numbers")
+            object.__setattr__(self, name, tuple(value))
+        object.__setattr__(self, "n_blocks", self.n_blocks + (1,) * (len(self.channels) - len(self.n_blocks)))
         _check_counts(self, "image_size", "n_slots", "d_trunk")
         if self.encoder not in ENCODERS:
-            raise ValueError(f"encoder={self.encoder!r} is unknown; choose one of {', '.join(ENCODERS)}")
+            raise ValueError(f"encoder={shown(self.encoder)} is unknown; choose one of {', '.join(ENCODERS)}")
         if self.d_hidden is not None:
             _check_counts(self, "d_hidden")
-        if self.encoder == "conv" and self.image_size < 2:
-            raise ValueError(f"image_size={self.image_size} is too small for the conv encoder; it takes 2 or more")
+        if self.encoder == "conv" and not 2 <= self.image_size <= MAX_CONV_IMAGE_SIZE:
+            raise ValueError(
+                f"image_size={self.image_size} is none for the conv encoder; it takes 2 to {MAX_CONV_IMAGE_SIZE}"
+            )
         if not self.channels or any(not _is_count(c) for c in self.channels):
-            raise ValueError(f"channels={self.channels} must be whole numbers of 1 or more")
+            raise ValueError(f"channels={shown(self.channels)} must be whole numbers of 1 or more")
         if len(self.n_blocks) > len(self.channels) or any(not _is_count(n) for n in self.n_blocks):
-            raise ValueError(f"n_blocks={self.n_blocks} must be whole numbers of 1 or more, at most one a stage")
+            raise ValueError(f"n_blocks={shown(self.n_blocks)} must be whole numbers of 1 or more, at most one a stage")
         if not isinstance(self.mirrored, bool):
-            raise ValueError(f"mirrored={self.mirrored!r} must be true or false")
-        numbers = all(isinstance(s, (int, float)) and not isinstance(s, bool) for s in self.scales)
-        if not self.scales or not numbers or any(not 0 < s <= MAX_SCALE for s in self.scales):
-            raise ValueError(f"scales={self.scales} must be numbers above 0 and at most {MAX_SCALE}")
+            raise ValueError(f"mirrored={shown(self.mirrored)} must be true or false")
+        if not 1 <= len(self.scales) <= MAX_SCALES:
+            raise ValueError(f"scales={shown(self.scales)} must be 1 to {MAX_SCALES} numbers")
+        if any(not _is_number(s) or not 0 < s <= MAX_SCALE for s in self.scales):
+            raise ValueError(f"scales={shown(self.scales)} must be numbers above 0 and at most {MAX_SCALE}")
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,7 @@ class ModelConfig:
         if self.d_model % self.n_heads:
             raise ValueError(f"d_model={self.d_model} must be a multiple of n_heads={self.n_heads}")
         if not isinstance(self.final_norm, bool):
-            raise ValueError(f"final_norm={self.final_norm!r} must be true or false")
+            raise ValueError(f"final_norm={shown(self.final_norm)} must be true or false")
         if self.moe is not None and not isinstance(self.moe, MoEConfig):
             raise ValueError(f"moe must be None or a MoEConfig, not {type(self.moe).__name__}")
         if self.vision is not None and not isinstance(self.vision, VisionConfig):
@@ -154,11 +165,18 @@ def _from_dict(cls: type[T], values: Any, where: str) -> T:
     known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
     unknown = sorted(set(values) - known)
     if unknown:
-        raise ValueError(f"unknown {where} config keys: {', '.join(unknown)}")
+        raise ValueError(f"unknown {where} config keys: {shown(', '.join(unknown))[1:-1]}")
+    missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]  # type: ignore[arg-type]
+    if missing:
+        raise ValueError(f"incomplete {where} config: {', '.join(missing)} missing")
     try:
         return cls(**values)
-    except TypeError as error:
-        raise ValueError(f"incomplete {where} config: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{where} config: {error}") from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_count(value: Any) -> bool:
@@ -169,4 +187,4 @@ def _check_counts(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not _is_count(value):
-            raise ValueError(f"{name}={value!r} must be a whole number of 1 or more")
+            raise ValueError(f"{name}={shown(value)} must be a whole number of 1 or more")

@@ -25,12 +25,15 @@ from tinylm.recipes import Plan, Recipe, learning_rate
 from tinylm.tokenizer import Tokenizer
 
 N_EVALUATIONS = 20
-SECONDS_BETWEEN_SAVES = 60
-STEPS_BETWEEN_READINGS = 20  # reading the loss waits for the device
+STEPS_BETWEEN_READINGS = 20  # reading the loss waits for a GPU
 
 
 class TrainingError(Exception):
     """Training can't go on; the message says what to do."""
+
+
+class NotFinite(TrainingError):
+    """The loss or a weight is no number any more; the message names the step."""
 
 
 @dataclass
@@ -130,6 +133,10 @@ def run_steps(
     interrupted: threading.Event,
     save_state: Callable[[], None],
 ) -> None:
+    """Train until the plan's end or until `interrupted`, saving the state every `plan.save_every` seconds.
+
+    Raises NotFinite if the loss stops being a number: at that step on a CPU, up to 20 later on a GPU.
+    """
     model, device = task.model, task.model.head_bias.device
     parameters = list(task.trained().parameters())
     n_batches = task.batches.n_batches()
@@ -153,16 +160,18 @@ def run_steps(
             nats = step(batch)
             progress.step += 1
             progress.n_tokens += n_tokens
-            if progress.step % STEPS_BETWEEN_READINGS == 1:
-                progress.train_loss = _smoothed(progress.train_loss, _finite(nats, progress.step))
+            read = progress.step % STEPS_BETWEEN_READINGS == 1
+            if read or device.type == "cpu":
+                value = _finite(nats, progress.step)
+                progress.train_loss = _smoothed(progress.train_loss, value) if read else progress.train_loss
             now = time.monotonic()
             progress.seconds, started = progress.seconds + now - started, now
             if _done(progress, n_steps, limit) - last_evaluation >= 1 / N_EVALUATIONS:
                 last_evaluation = _done(progress, n_steps, limit)
                 _evaluate(task, progress)
-                if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES:
-                    save_state()
-                    last_save = time.monotonic()
+            if now - last_save >= plan.save_every:
+                save_state()
+                last_save = time.monotonic()
             _show(bar, progress, limit)
         if not interrupted.is_set() and (not progress.history or progress.history[-1]["step"] != progress.step):
             _evaluate(task, progress)
@@ -186,10 +195,7 @@ def _done(progress: Progress, n_steps: int, limit: float | None) -> float:
 def _finite(nats: Tensor | float, step: int) -> float:
     value = float(nats.detach() if isinstance(nats, Tensor) else nats)
     if not math.isfinite(value):
-        raise TrainingError(
-            f"the loss is {value} at step {step}; the last saved weights are kept. "
-            "Try a smaller rate: --set learning_rate=0.001"
-        )
+        raise NotFinite(f"the loss is {value} at step {step}")
     return value
 
 

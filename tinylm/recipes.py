@@ -54,6 +54,41 @@ class Recipe:
     label_loss: float = 1.0  # weight of naming the label straight from the image trunk; training only
     label_smoothing: float = 0.1  # share of each right label that is spread over all, in the trunk's loss
 
+    def __post_init__(self) -> None:
+        for name, (lowest, highest) in _BOUNDS.items():
+            value = getattr(self, name)
+            numbers = value if isinstance(value, tuple) else (value,)
+            if not numbers or not all(lowest <= number <= highest for number in numbers):  # nan is neither
+                raise ValueError(f"{name}={value} must be from {lowest:g} to {highest:g}")
+
+
+_ABOVE_0, _FINITE = 1e-12, 1e38
+# From here to there, both included; beyond, a run can't work or would never end.
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "epochs": (1e-6, 1e6),
+    "batch_size": (1, 1e6),
+    "learning_rate": (_ABOVE_0, _FINITE),
+    "min_steps": (0, 1e9),
+    "rest_rate": (_ABOVE_0, 1e6),
+    "weight_decay": (0, 1e6),
+    "beta2": (0, 0.999999),
+    "warmup": (0, 1),
+    "final_rate": (0, 1),
+    "clip": (0, _FINITE),
+    "vocab_size": (1, 1e6),
+    "max_token_length": (1, 64),
+    "max_seq_len": (1, 65536),
+    "start_share": (0, 1),
+    "answer_weight": (_ABOVE_0, 1e6),
+    "joined_share": (0, 100),
+    "stored_size": (2, 1024),
+    "balance": (0, 1),
+    "nothing_share": (0, 1),
+    "mixed_share": (0, 1),
+    "view_sizes": (0.01, 4),
+    "label_loss": (0, 1e6),
+    "label_smoothing": (0, 1),
+}
 
 # The article's own training, beside one that really trains. The sizes are not part of a recipe.
 _ARTICLE = Recipe(
@@ -146,6 +181,7 @@ class Plan:
     seed: int = 0
     note: str | None = None
     resume: bool = False
+    save_every: float = 60.0  # seconds between saves of the state that `resume` goes on from; 0: after every step
     settings: dict[str, str] = field(default_factory=dict)
     command: str = ""
 
@@ -154,6 +190,10 @@ def settle(plan: Plan) -> tuple[Recipe, dict[str, Any]]:
     """The plan's recipe and model sizes, with its settings applied."""
     if plan.variant not in VARIANTS:
         raise ValueError(f"unknown variant {plan.variant!r}; choose one of {', '.join(VARIANTS)}")
+    if not 0 <= plan.seed < 2**32:
+        raise ValueError(f"--seed {plan.seed}: expected a whole number from 0 to {2**32 - 1}")
+    if not 0 <= plan.save_every < math.inf:
+        raise ValueError(f"--save-every {plan.save_every}: expected a number of seconds, 0 or more")
     recipe: Any = RECIPES[plan.recipe_name][plan.variant]
     sizes: dict[str, Any] = preset(plan.preset_name)
     if plan.recipe_name == "default":
@@ -182,8 +222,6 @@ def settle(plan: Plan) -> tuple[Recipe, dict[str, Any]]:
             nested[name] = dataclasses.replace(nested[name], **changes)
     if "epochs" in plan.settings and "min_steps" not in plan.settings:
         recipe = dataclasses.replace(recipe, min_steps=0)
-    if recipe.batch_size < 1 or recipe.epochs <= 0:
-        raise ValueError(f"batch_size={recipe.batch_size} and epochs={recipe.epochs} must be above 0")
     return recipe, {**sizes, **nested}
 
 

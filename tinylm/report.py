@@ -15,7 +15,7 @@ from tinylm.caption_figures import N_LARGEST, calibrated, figures, most_pictured
 from tinylm.captioner import Captioner
 from tinylm.data.batches import resized
 from tinylm.data.knowledge import Probe
-from tinylm.data.text import TextCorpus
+from tinylm.data.text import TextCorpus, readable
 from tinylm.experts import expert_preferences
 from tinylm.loop import Progress, Task
 from tinylm.model import TinyLM
@@ -34,8 +34,8 @@ def metrics(plan: Plan, recipe: Recipe, task: Task, progress: Progress) -> dict[
         "variant": plan.variant,
         "recipe": plan.recipe_name,
         "preset": plan.preset_name,
-        "command": plan.command,
-        "data": task.source,
+        "command": readable(plan.command),
+        "data": readable(task.source),
         "seed": plan.seed,
         "device": device_name(model.head_bias.device),
         "torch": torch.__version__,
@@ -60,7 +60,7 @@ def metrics(plan: Plan, recipe: Recipe, task: Task, progress: Progress) -> dict[
     if task.beside:
         info["beside"] = task.beside
     if plan.note:
-        info["data_note"] = plan.note
+        info["data_note"] = readable(plan.note)
     info["recipe_values"] = dataclasses.asdict(recipe)
     info["history"] = progress.history
     return info

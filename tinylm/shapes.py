@@ -27,6 +27,11 @@ def tensor_shapes(config: ModelConfig) -> Shapes:
         yield from _norm("norm", config.d_model)
 
 
+def stored_type(name: str) -> str:
+    """What safetensors calls the numbers of the tensor of that name: batch norm counts in whole ones."""
+    return "I64" if name.endswith(".num_batches_tracked") else "F32"
+
+
 def _block(name: str, config: ModelConfig) -> Shapes:
     d_model, d_latent = config.d_model, config.d_latent
     yield from _norm(f"{name}.norm1", d_model)

@@ -9,11 +9,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tinylm.files import parse_json, read_text, shown
+
 PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
 REPLACEMENT = "\ufffd"
 
 # What no token reaches beyond: a word with the one space in front of it, or any other white space alone.
 _PIECE = re.compile(r" ?\S+|\s")
+# A token that holds white space elsewhere than as its first character, or another one than a space there. Training
+# makes none; a vocabulary from elsewhere may have them.
+_CROSSES_PIECES = re.compile(r"(?s:.)\s|\A[^\S ](?s:.)")
+MAX_TOKEN_LENGTH = 128  # characters; each is tried at every place of a text
+MAX_BYTES = 16_000_000  # of a tokenizer's file
+MAX_WORDS_BYTES = 8_000_000  # of its words; what comes of more text than that has about all words there are
 MAX_PIECES = 65_536  # remembered at most; a public page sees words of all kinds
 MAX_PIECE_LENGTH = 32  # characters; longer ones are hardly words
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
@@ -28,16 +36,18 @@ class Tokenizer:
     """
 
     def __init__(self, tokens: list[str], special_tokens: tuple[str, ...], words: Iterable[str] = ()) -> None:
-        """Take a vocabulary as it is. Raises ValueError on repeated or empty tokens, or without `<pad>`."""
+        """Take a vocabulary as it is. Raises ValueError on repeated, empty or overlong tokens, or without `<pad>`."""
         if PAD not in special_tokens:
-            raise ValueError(f"special_tokens must hold {PAD!r}, got {special_tokens}")
+            raise ValueError(f"special_tokens must hold {PAD!r}, got {shown(special_tokens)}")
         n_plain = len(tokens) - len(special_tokens)
         if n_plain < 0 or tuple(tokens[n_plain:]) != tuple(special_tokens):
             raise ValueError("the special tokens must be the last tokens, in their order")
         if not all(tokens):
             raise ValueError("a token must not be empty")
+        if max(map(len, tokens)) > MAX_TOKEN_LENGTH:
+            raise ValueError(f"a token has more than {MAX_TOKEN_LENGTH} characters")
         if len(set(special_tokens)) != len(special_tokens):
-            raise ValueError(f"special_tokens hold a token twice: {special_tokens}")
+            raise ValueError(f"special_tokens hold a token twice: {shown(special_tokens)}")
         self.tokens = list(tokens)
         self.special_tokens = tuple(special_tokens)
         self._ids = {token: i for i, token in enumerate(tokens[:n_plain])}
@@ -48,7 +58,7 @@ class Tokenizer:
         self._max_token_length = max((len(token) for token in self._ids), default=1)
         self.words = frozenset(words)
         self._pieces: dict[str, list[int]] = {}
-        self._splits = not any(_crosses_pieces(token) for token in self._ids)
+        self._splits = not any(map(_CROSSES_PIECES.search, self._ids))
 
     @classmethod
     def train(
@@ -64,11 +74,11 @@ class Tokenizer:
         substring of 1..`max_token_length` characters is counted once per occurrence, ties going to the one seen
         first. With `<unk>` among the special tokens every single character of the corpus is kept, however rare.
 
-        Raises ValueError if `vocab_size` leaves no room for them or `max_token_length` is below 1.
+        Raises ValueError if `vocab_size` leaves no room for them or `max_token_length` is not 1 to 128.
         """
         special_tokens = tuple(special_tokens)
-        if max_token_length < 1:
-            raise ValueError(f"max_token_length={max_token_length} must be 1 or more")
+        if not 1 <= max_token_length <= MAX_TOKEN_LENGTH:
+            raise ValueError(f"max_token_length={max_token_length} must be 1 to {MAX_TOKEN_LENGTH}")
         room = vocab_size - len(special_tokens)
         if room < 1:
             raise ValueError(f"vocab_size={vocab_size} leaves no room beside {len(special_tokens)} special tokens")
@@ -185,18 +195,18 @@ class Tokenizer:
     def to_json(self) -> str:
         """The vocabulary as JSON text; `from_json` reads it back."""
         values: dict[str, object] = {"special_tokens": self.special_tokens, "tokens": self.tokens}
-        if self.words:
-            values["words"] = " ".join(sorted(self.words))  # one line instead of thousands
+        words = " ".join(sorted(self.words))  # one line instead of thousands
+        if 0 < len(words.encode()) <= MAX_WORDS_BYTES:
+            values["words"] = words
         return json.dumps(values, ensure_ascii=False, indent=0)
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
         """Read `to_json`'s form. Raises ValueError if it is anything else."""
-        try:
-            values = json.loads(text)
-            tokens, special_tokens, words = values["tokens"], values["special_tokens"], values.get("words", "")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ValueError("not a tinylm tokenizer: expected JSON with 'tokens' and 'special_tokens'") from None
+        values = parse_json(text)
+        if not isinstance(values, dict) or not {"tokens", "special_tokens"} <= values.keys():
+            raise ValueError("not a tinylm tokenizer: expected an object with 'tokens' and 'special_tokens'")
+        tokens, special_tokens, words = values["tokens"], values["special_tokens"], values.get("words", "")
         lists = isinstance(tokens, list) and isinstance(special_tokens, list)
         if not lists or not all(isinstance(token, str) for token in [*tokens, *special_tokens]):
             raise ValueError("not a tinylm tokenizer: 'tokens' and 'special_tokens' must be lists of strings")
@@ -211,16 +221,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
         """Read what `save` wrote. Raises ValueError if the file is something else, OSError if it can't be read."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"))
-
-
-def _crosses_pieces(token: str) -> bool:
-    """Whether a token holds white space elsewhere than as its first character, or another one than a space there.
-
-    Training makes none; a vocabulary from elsewhere may have them.
-    """
-    inside = any(character.isspace() for character in token[1:])
-    return inside or (len(token) > 1 and token[0] != " " and token[0].isspace())
+        return cls.from_json(read_text(path, MAX_BYTES))
 
 
 def _plain(word: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import random
 import signal
 import threading
@@ -16,18 +17,19 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from tinylm import checkpoint
+from tinylm import checkpoint, durable
 from tinylm.card import model_card
 from tinylm.config import ModelConfig
 from tinylm.data.batches import BatchSource, Lines, PictureBatches, TextBatches, Views, batches_an_epoch
 from tinylm.data.flowers import caption, load_flowers, read_pictures
 from tinylm.data.others import load_others, others_beside
-from tinylm.data.text import BUILT_IN, load_corpus
-from tinylm.loop import Progress, Task, TrainingError, run_steps
+from tinylm.data.text import BUILT_IN, TextCorpus, load_corpus
+from tinylm.loop import NotFinite, Progress, Task, TrainingError, run_steps
 from tinylm.losses import LabelHead
 from tinylm.model import TinyLM
 from tinylm.recipes import RECIPES, VARIANTS, Plan, Recipe, make_optimizers, pytorch_init, settle
 from tinylm.report import beside, metrics, summary
+from tinylm.shapes import tensor_shapes
 from tinylm.tokenizer import Tokenizer
 
 __all__ = [
@@ -46,62 +48,184 @@ __all__ = [
     "train",
 ]
 
-STATE = "training.pt"  # what --resume needs; gone when the run is finished
+STATE = "training.pt"  # what --resume needs; gone when the run is finished and its files are in their places
 LONGEST_CONTEXT = 512  # tokens that the longest line may raise the context to
+MOST_PARAMETERS = 2_000_000_000  # training keeps four numbers for each
+MOST_TENSORS = 100_000
+LARGEST_PICTURE = 1024  # pixels a side
 
 
 def train(plan: Plan) -> dict[str, Any]:
     """Carry out `plan`, write the run folder, and return what its `metrics.json` holds.
 
-    Raises ValueError on settings or data that can't work, TrainingError if the loss stops being a number, and
-    KeyboardInterrupt once an interrupted run is saved.
+    Raises ValueError on settings or data that can't work or on a folder that another run writes into, TrainingError if
+    the loss stops being a number or the finished run can't be saved, and KeyboardInterrupt once a run that Ctrl-C or
+    SIGTERM interrupted is saved.
     """
     recipe, sizes = settle(plan)
-    _check_folder(plan.out)
+    with _sigterm_as_ctrl_c(), durable.locked(_made(plan.out)):
+        durable.tidy(plan.out, (STATE,))
+        if not plan.resume and (plan.out / STATE).exists():
+            tqdm.write(f"{plan.out} holds an unfinished run, which this one replaces; --resume would go on with it")
+        try:
+            return _train(plan, recipe, sizes)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                "the memory is not enough for this model and batch; try a smaller one, such as "
+                f"--set batch_size={max(1, recipe.batch_size // 4)}"
+            ) from None
+
+
+def _train(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> dict[str, Any]:
     device = choose_device(plan.device)
     task = prepare(plan, recipe, sizes)
     trained = task.trained().to(device)
     optimizers = make_optimizers(trained, recipe)
-    fingerprint = _fingerprint(plan, task)
-    progress = _resumed(plan.out, fingerprint, trained, optimizers) if plan.resume else Progress()
-
-    def save_state() -> None:
-        state = {
-            "plan": fingerprint,
-            "model": trained.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-            "progress": dataclasses.asdict(progress),
-        }
-        checkpoint.write_whole(plan.out / STATE, lambda path: torch.save(state, path))
-
-    with _interruptible() as interrupted:
-        run_steps(plan, recipe, task, optimizers, progress, interrupted, save_state)
-    save_state()  # also of a whole run, should anything go wrong from here on
+    saves = Saves(plan.out, _fingerprint(plan, task), trained, optimizers)
+    progress = saves.resume() if plan.resume else Progress()
+    try:
+        with _interruptible() as interrupted:
+            run_steps(plan, recipe, task, optimizers, progress, interrupted, lambda: saves.try_to_save(progress))
+        # Also of a whole run, should anything go wrong from here on.
+        saves.try_to_save(progress)
+    except NotFinite as error:
+        slower = f"--set learning_rate={min(recipe.learning_rate / 4, 0.001):g}"
+        kept = saves.kept(f"with a smaller rate: --resume {slower}", f"with a smaller rate: {slower}")
+        raise TrainingError(f"{error}; {kept}") from None
     if interrupted.is_set():
+        if saves.failure is not None:
+            raise TrainingError(
+                f"interrupted, but {saves.failure}; {saves.kept('with --resume', 'once there is room')}"
+            )
         raise KeyboardInterrupt
     info = metrics(plan, recipe, task, progress)
-    checkpoint.save(plan.out, task.model, task.tokenizer, info, model_card(info))
+    try:
+        checkpoint.save(plan.out, task.model, task.tokenizer, info, model_card(info))
+    except OSError as error:
+        again = saves.kept("with --resume, once there is room", "once there is room")
+        raise TrainingError(f"the run can't be saved in {plan.out}: {error.strerror or error}; {again}") from None
     (plan.out / STATE).unlink(missing_ok=True)
     return info
 
 
+class Saves:
+    """The state of a run on the disk, which `--resume` goes on from."""
+
+    def __init__(
+        self, folder: Path, fingerprint: dict[str, Any], trained: nn.Module, optimizers: list[torch.optim.Optimizer]
+    ) -> None:
+        """`fingerprint` is what must be the same for the run to go on."""
+        self.failure: str | None = None  # why the last save was none
+        self._step: int | None = None  # of the state on the disk, if it is this run's
+        self._folder, self._fingerprint = folder, fingerprint
+        self._trained, self._optimizers = trained, optimizers
+
+    def try_to_save(self, progress: Progress) -> None:
+        """Save the state; if the disk won't have it, say so once: training is worth more than its state.
+
+        Nothing is drawn from PyTorch's own random numbers after the first weights, and batches hang on seed, epoch and
+        step alone: there is no more state than this. Raises NotFinite, and leaves the old state, if a weight is no
+        number any more.
+        """
+        if not all(bool(parameter.isfinite().all()) for parameter in self._trained.parameters()):
+            raise NotFinite(f"the weights are no numbers any more at step {progress.step}")
+        state = {
+            "plan": self._fingerprint,
+            "model": self._trained.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "progress": dataclasses.asdict(progress),
+        }
+        try:
+            durable.write_whole(self._folder / STATE, lambda path: _write_state(path, state))
+        except OSError as error:
+            if self.failure is None:
+                tqdm.write(f"the state can't be saved in {self._folder}: {error.strerror or error}; going on without")
+            self.failure = f"the state can't be saved in {self._folder}: {error.strerror or error}"
+        else:
+            self.failure, self._step = None, progress.step
+
+    def resume(self) -> Progress:
+        """Put the saved state into model and optimizers. Raises ValueError if there is none or another run's."""
+        path = self._folder / STATE
+        if not path.exists():
+            if (self._folder / checkpoint.METRICS).exists():
+                raise ValueError(f"--resume: {self._folder} holds no unfinished run, the one in it is finished")
+            raise ValueError(f"--resume: {self._folder} holds no unfinished run; leave --resume out to start one")
+        try:
+            device = next(self._trained.parameters()).device
+            state = torch.load(path, map_location=device, weights_only=True)
+            old, progress = state["plan"], Progress(**state["progress"])
+            changed = [key for key, value in self._fingerprint.items() if old.get(key) != value]
+            if not changed:
+                self._trained.load_state_dict(state["model"])
+                for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+                    optimizer.load_state_dict(saved)
+        except Exception as error:  # of many kinds, on a file that only has the name
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"--resume: {path} can't be used ({reason}); leave --resume out to start anew") from None
+        if changed:
+            told = ", ".join(f"{key} was {old.get(key)!r}" for key in changed)
+            raise ValueError(f"--resume: the run in {self._folder} was started with other settings: {told}")
+        self._step = progress.step
+        return progress
+
+    def kept(self, go_on: str, start: str) -> str:
+        """What there is to go on from, and how; else how to start anew."""
+        if self._step is None:
+            return f"nothing of it was saved; start again {start}"
+        return f"its state at step {self._step} is kept; go on from there {go_on}"
+
+
+def _write_state(path: Path, state: dict[str, Any]) -> None:
+    with open(path, "wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:  # in which PyTorch hides what the system said
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM, with which hosts end a program, does what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread alone
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, so that a step is never left half done; the second stops at once."""
+    """An event that the first Ctrl-C or SIGTERM sets, so that no step is left half done; the second stops at once."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield event  # signals reach the main thread alone
+        yield event
         return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def first(_signal: int, _frame: Any) -> None:
         event.set()
-        signal.signal(signal.SIGINT, before)
+        restore()
 
-    before = signal.signal(signal.SIGINT, first)
+    for number in before:
+        signal.signal(number, first)
     try:
         yield event
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()
 
 
 def choose_device(name: str) -> torch.device:
@@ -131,10 +255,17 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
         corpus = load_corpus(plan.corpus, plan.test_corpus, plan.seed)
         lines = list(corpus.train)
     tokenizer = Tokenizer.train(lines, recipe.vocab_size, recipe.max_token_length, recipe.special_tokens)
-    longest = max(len(tokenizer.encode(line)) for line in lines) + 1
+    if corpus is not None and tokenizer.eos_id is None:
+        corpus = _of_two_tokens(corpus, tokenizer)
+        lines = list(corpus.train)
+    n_tokens = [len(tokenizer.encode(line)) + 1 for line in lines]
     # Longer lines are cut: the context's cost grows with its square, and one stray line must not set it.
-    max_seq_len = max(recipe.max_seq_len, min(longest, LONGEST_CONTEXT))
+    max_seq_len = max(recipe.max_seq_len, min(max(n_tokens), LONGEST_CONTEXT))
+    n_cut = sum(n > max_seq_len for n in n_tokens)
+    if n_cut:
+        tqdm.write(f"{n_cut:,} of {len(lines):,} lines are cut after {max_seq_len} tokens, the context")
     config = ModelConfig(tokenizer.vocab_size, max_seq_len, final_norm=recipe.final_norm, **sizes)
+    _check_size(config)
     model = TinyLM(config)
     if not recipe.scaled_init:
         pytorch_init(model)
@@ -182,6 +313,29 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
     return Task(model, tokenizer, batches, corpus.source, corpus=corpus)
 
 
+def _of_two_tokens(corpus: TextCorpus, tokenizer: Tokenizer) -> TextCorpus:
+    """The lines of two tokens and more: without an end token there is nothing to learn from one alone."""
+    train, validation = (
+        tuple(line for line in lines if len(tokenizer.encode(line)) > 1) for lines in (corpus.train, corpus.validation)
+    )
+    if not train or not validation:
+        raise ValueError(f"{corpus.source}: every line is a single token, after which there is nothing to learn")
+    return dataclasses.replace(corpus, train=train, validation=validation)
+
+
+def _check_size(config: ModelConfig) -> None:
+    """Raises ValueError, before anything is allocated, on a model that no training here could hold."""
+    n = 0
+    for i, (_, shape) in enumerate(tensor_shapes(config)):
+        n += math.prod(shape)
+        if n > MOST_PARAMETERS or i > MOST_TENSORS:
+            raise ValueError(
+                f"these sizes make a model of more than {MOST_PARAMETERS:,} parameters; choose smaller ones"
+            )
+    if config.vision and config.vision.image_size > LARGEST_PICTURE:
+        raise ValueError(f"vision.image_size={config.vision.image_size} must be at most {LARGEST_PICTURE}")
+
+
 def run_epochs(recipe: Recipe, n_pictures: int) -> float:
     """How many times a run goes through its pictures."""
     return max(recipe.epochs, recipe.min_steps / batches_an_epoch(n_pictures, recipe.batch_size))
@@ -202,14 +356,16 @@ def join_lines(lines: tuple[str, ...], share: float, tokenizer: Tokenizer, max_s
     return joined
 
 
-def _check_folder(folder: Path) -> None:
+def _made(folder: Path) -> Path:
+    """The folder, made if need be. Raises ValueError if files can't be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(f"the run folder {folder} can't be written: {error.strerror}") from None
+    return folder
 
 
 def _fingerprint(plan: Plan, task: Task) -> dict[str, Any]:
@@ -223,25 +379,23 @@ def _fingerprint(plan: Plan, task: Task) -> dict[str, Any]:
         "flowers": list(plan.flowers),
         "not_flowers": plan.not_flowers,
         "seed": plan.seed,
-        "settings": dict(plan.settings),
+        # A run whose loss is no number any more goes on with another rate.
+        "settings": {key: value for key, value in plan.settings.items() if key not in ("learning_rate", "clip")},
         # Files may have changed under the same name.
         "vocabulary": hashlib.sha256(task.tokenizer.to_json().encode()).hexdigest()[:16],
         "labels": list(task.flowers.labels) if task.flowers else [],
+        "data": _digest(task),
     }
 
 
-def _resumed(
-    folder: Path, fingerprint: dict[str, Any], trained: nn.Module, optimizers: list[torch.optim.Optimizer]
-) -> Progress:
-    path = folder / STATE
-    if not path.exists():
-        raise ValueError(f"--resume: {folder} holds no unfinished run; leave --resume out to start one")
-    state = torch.load(path, map_location=next(trained.parameters()).device, weights_only=True)
-    changed = [key for key, value in fingerprint.items() if state["plan"].get(key) != value]
-    if changed:
-        told = ", ".join(f"{key} was {state['plan'].get(key)!r}" for key in changed)
-        raise ValueError(f"--resume: the run in {folder} was started with other settings: {told}")
-    trained.load_state_dict(state["model"])
-    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-        optimizer.load_state_dict(saved)
-    return Progress(**state["progress"])
+def _digest(task: Task) -> str:
+    """Of all that is trained on, in its order."""
+    digest = hashlib.sha256()
+    if task.corpus is not None:
+        for line in (*task.corpus.train, "", *task.corpus.validation):
+            digest.update(line.encode() + b"\n")
+    if task.flowers is not None:
+        for images in (task.flowers.train_images, *([task.others.train] if task.others else [])):
+            digest.update(images.numpy().tobytes())
+        digest.update(task.flowers.train_labels.numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -90,8 +90,9 @@ class Lines:
         lengths = torch.tensor([len(row) for row in rows])
         ids = torch.full((len(rows), 1 + int(lengths.max())), tokenizer.pad_id)
         ids[:, 0] = start
-        for i, row in enumerate(rows):
-            ids[i, 1 : 1 + len(row)] = torch.tensor(row)
+        # A tensor for each of a million lines would take longer than tokenising them.
+        real = torch.arange(1, ids.shape[1]) <= lengths[:, None]
+        ids[:, 1:][real] = torch.tensor([token for row in rows for token in row])
         if answer_weight == 1 or not answer_starts:
             return cls(ids, lengths, tokenizer.pad_id)
         weights = torch.ones(ids.shape)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from PIL.Image import Image
@@ -19,6 +17,7 @@ from tqdm import tqdm
 
 from tinylm.data import painter
 from tinylm.data.english import with_article
+from tinylm.data.text import readable
 from tinylm.vision import image_to_tensor, load_image
 
 CAPTION_PROMPT = "This flower is obviously"
@@ -119,7 +118,7 @@ def read_pictures(
 
 def clean_label(name: str) -> str:
     """A folder's name as people say it: lower case, spaces for underscores and hyphens."""
-    return " ".join(re.sub(r"[_-]+", " ", name).lower().split())
+    return " ".join(re.sub(r"[_-]+", " ", readable(name)).lower().split())
 
 
 def _is_hub(source: str) -> bool:
@@ -161,11 +160,11 @@ def _hub_pictures(source: str, size: int) -> tuple[list[Picture], list[Picture]]
 
 def _folder_pictures(folder: str, size: int, warn: Callable[[str], None]) -> list[Picture]:
     """Each picture with the name of the folder directly below `folder`, or below its training part, that it is in."""
-    if not Path(folder).is_dir():
+    if not folder or not Path(folder).is_dir():
         raise ValueError(f"there is no folder {folder!r}; --flowers takes hub, drawn, or a folder of labelled pictures")
     root = _folder_of_labels(Path(folder), warn)
     visible = [path for path in sorted(root.rglob("*")) if _is_visible(path.relative_to(root))]
-    listed = _listed(root, visible)
+    listed = _listed(visible)
     # Not the name of the innermost folder, as the loader would have it: it makes labels of rose/2024/1.jpg and of the
     # pictures beside the labels' folders.
     within = [path for path in listed if len(path.relative_to(root).parts) > 1]
@@ -177,13 +176,13 @@ def _folder_pictures(folder: str, size: int, warn: Callable[[str], None]) -> lis
     deeper = [path for path in within if len(path.relative_to(root).parts) > 2]
     left = set(listed)
     unreadable = [
-        path for path in visible if path.is_file() and path not in left and path.name.lower() not in _SYSTEM_FILES
+        path for path in visible if not path.is_dir() and path not in left and path.name.lower() not in _SYSTEM_FILES
     ]
     pictures = []
     for path in _bar(within, f"reading {folder}"):
         name = path.relative_to(root).parts[0]
         try:
-            pictures.append((_shrink(load_image(path), size), clean_label(name) or name))
+            pictures.append((_shrink(load_image(path), size), clean_label(name) or readable(name)))
         except ValueError:
             unreadable.append(path)
     if unreadable:
@@ -220,29 +219,13 @@ def _folder_of_labels(folder: Path, warn: Callable[[str], None]) -> Path:
     return training[0]
 
 
-def _listed(root: Path, visible: list[Path]) -> list[Path]:
-    """The pictures that `datasets` finds below a folder. Raises ValueError where it can't read it."""
-    import datasets
-
-    datasets.utils.logging.set_verbosity_error()
-    datasets.disable_progress_bars()
+def _listed(visible: list[Path]) -> list[Path]:
+    """The files that `datasets` takes for pictures too, by their endings."""
+    # Not through its loader, which fails on a folder that has one name in it that is not UTF-8.
     from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
 
-    endings = sorted({path.suffix for path in visible if path.suffix.lower() in ImageFolder.EXTENSIONS})
-    if not endings:
-        return []
-    # Named as one split: left to itself the loader reads splits out of file names such as train_1.jpg. And by their
-    # endings: it would open archives too.
-    files = {"train": [os.path.join(glob.escape(str(root)), "**", "*" + ending) for ending in endings]}
-    try:
-        rows: Any = datasets.load_dataset("imagefolder", data_files=files, drop_labels=True)
-        stored = rows["train"].cast_column("image", datasets.Image(decode=False))["image"]
-    except Exception as error:  # it raises errors of many kinds on folders it can't use
-        raise ValueError(
-            f"datasets can't read {root}: {(str(error).splitlines() or [type(error).__name__])[0]}"
-        ) from None
-    paths = {os.path.abspath(row["path"]) for row in stored}
-    return [path for path in visible if os.path.abspath(path) in paths]
+    endings = set(ImageFolder.EXTENSIONS)
+    return [path for path in visible if path.suffix.lower() in endings and path.is_file()]
 
 
 def _is_visible(path: Path) -> bool:
@@ -255,8 +238,9 @@ def told_unreadable(paths: list[Path], root: Path) -> str:
 
 
 def _named(paths: list[Path], root: Path) -> str:
-    """The first five, as seen from `root`."""
-    return ", ".join(str(path.relative_to(root)) for path in paths[:5]) + (", ..." if len(paths) > 5 else "")
+    """The first five, as seen from `root`, in one line."""
+    names = [" ".join(readable(str(path.relative_to(root))).splitlines()) for path in paths[:5]]
+    return ", ".join(names) + (", ..." if len(paths) > 5 else "")
 
 
 def _split(pictures: list[Picture], seed: int) -> tuple[list[Picture], list[Picture]]:

@@ -36,7 +36,7 @@ def others_beside(sources: Iterable[str]) -> str | None:
     """
     for source in sources:
         folder = Path(source)
-        if folder.is_dir():
+        if source and folder.is_dir():
             for around in (folder.resolve().parent, folder.resolve().parent.parent):
                 if (around / BESIDE).is_dir():
                     return os.path.relpath(around / BESIDE)
@@ -50,9 +50,9 @@ def load_others(folder: str, stored_size: int, seed: int = 0, warn: Callable[[st
     ValueError if there is no such folder, or if fewer than two pictures are there to train on.
     """
     root = Path(folder)
-    if not root.is_dir():
+    if not folder or not root.is_dir():
         raise ValueError(f"there is no folder {folder!r}; --not-flowers takes a folder of pictures of other things")
-    paths = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
+    paths = sorted(path for path in root.rglob("*") if not path.is_dir() and not path.name.startswith("."))
     pictures: dict[bool, list[Tensor]] = {False: [], True: []}
     unreadable = []
     for path in tqdm(paths, desc=f"reading {folder}", unit=" pictures", leave=False):

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tinylm.data import knowledge
 from tinylm.data.knowledge import Line, Probe
+from tinylm.files import open_file
 
 BUILT_IN = "built-in"
 VALIDATION_SHARE = 0.05
+MOST_HELD_OUT = 5_000  # lines set aside; they are read twenty times a run
 N_LAST_WORD_PROBES = 300
 LAST_WORD = "last word"
+MOST_BYTES = 1_000_000_000  # of a text file
+# How files begin that are no text in UTF-8 though they may be taken for it.
+_NO_TEXT = {
+    b"\xff\xfe\0\0": "UTF-32 text",
+    b"\0\0\xfe\xff": "UTF-32 text",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+    b"\x1f\x8b": "compressed by gzip",
+    b"PK\x03\x04": "a zip archive or an office document",
+    b"%PDF-": "a PDF",
+}
 
 
 @dataclass(frozen=True)
@@ -39,8 +52,11 @@ def load_corpus(source: str = BUILT_IN, test_file: str | None = None, seed: int 
     """Lines from `built-in`, a file, or `hub:ID` (a text column, through `datasets`).
 
     Held-out lines come from `test_file`, or from the data set's own test split; where there is neither, 5 % of the
-    lines are set aside. Raises ValueError, in a sentence that names the file, on anything that can't be trained on.
+    lines are set aside, at most 5,000. Raises ValueError, in a sentence that names the file, on anything that can't be
+    trained on.
     """
+    if not source or test_file == "":
+        raise ValueError("the name given to --corpus or --test-corpus is empty; give a text file")
     if source == BUILT_IN:
         if test_file is not None:
             raise ValueError("--test-corpus goes with --corpus FILE; the built-in corpus has its own test lines")
@@ -69,21 +85,33 @@ def load_corpus(source: str = BUILT_IN, test_file: str | None = None, seed: int 
             raise ValueError(f"every line of the test text is in {source} too; give lines that are not trained on")
     else:
         shuffled = random.Random(seed).sample(lines, len(lines))
-        n_validation = max(1, round(VALIDATION_SHARE * len(lines)))
+        n_validation = min(max(1, round(VALIDATION_SHARE * len(lines))), MOST_HELD_OUT)
         validation, lines = shuffled[:n_validation], shuffled[n_validation:]
     if len(lines) < 2:
         raise ValueError(f"{source} has too few different lines to train on; give at least 3, one example a line")
-    return TextCorpus(source, tuple(lines), tuple(validation), (), last_word_probes(validation))
+    return TextCorpus(readable(source), tuple(lines), tuple(validation), (), last_word_probes(validation))
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
-    """The file's lines, stripped, empty ones left out. Raises ValueError if it can't be read as UTF-8 text."""
+    """The file's lines, stripped, empty ones left out; they end in LF, CR LF or CR.
+
+    Raises ValueError, naming the file and where there is one the line, if it can't be read as UTF-8 text.
+    """
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} can't be read: {error.strerror}") from None
+        with open_file(path) as file:
+            large = os.fstat(file.fileno()).st_size > MOST_BYTES
+            data = b"" if large else file.read(MOST_BYTES)
+    except (OSError, ValueError) as error:  # of a name with a NUL in it
+        raise ValueError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+    if large:
+        raise ValueError(f"{path} has more than {MOST_BYTES // 10**6} MB, the most that is read")
+    for beginning, kind in _NO_TEXT.items():
+        if data.startswith(beginning):
+            raise ValueError(f"{path} is {kind}, as its line 1 begins; give plain text in UTF-8")
     lines = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
+        if b"\0" in line:
+            raise ValueError(f"{path} is not plain text: line {number} has a NUL byte in it")
         try:
             lines.append(line.decode("utf-8").strip())
         except UnicodeDecodeError:
@@ -92,6 +120,11 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     if not lines:
         raise ValueError(f"{path} has no text in it; give one example a line")
     return lines
+
+
+def readable(text: str) -> str:
+    """`text` as any file can hold it: bytes of a file's or folder's name that are not UTF-8 become U+FFFD."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)  # as which Python hands them out
 
 
 def last_word_probes(lines: Iterable[str]) -> tuple[Probe, ...]:

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 
 from tinylm.cache import LatentCache
-from tinylm.checkpoint import CONFIG, METRICS, TOKENIZER, WEIGHTS, Run
+from tinylm.checkpoint import MAX_METRICS_BYTES, METRICS, TOKENIZER, WEIGHTS, Run
 from tinylm.data.batches import Lines, TextBatches
 from tinylm.data.text import BUILT_IN, load_corpus
 from tinylm.evaluation import held_out
+from tinylm.files import read_text
 from tinylm.ui import limits
 from tinylm.ui.limits import Refused
-from tinylm.ui.models import SHIPPED, Unavailable
-from tinylm.ui.service.common import Service, Update
+from tinylm.ui.models import Unavailable
+from tinylm.ui.service.common import GONE, Service, Update
 
 ARTICLE = "article_recipe.json"
 """Beside the run folders: the loss curve of the article's own recipe, measured by benchmarks/article_recipe.py."""
@@ -40,9 +41,7 @@ SHOWN_OF_TEST = ("captions", "not_flowers")
 
 def run_names(service: Service) -> list[str]:
     """The shipped runs, there or not, then every further folder that holds a run."""
-    folder = service.runs.folder
-    further = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}")) if folder.is_dir() else []
-    return [*SHIPPED, *(name for name in further if name not in SHIPPED)]
+    return service.runs.names()
 
 
 def stamp(service: Service) -> tuple[Any, ...]:
@@ -109,11 +108,13 @@ def _described(service: Service, name: str) -> dict[str, Any]:
         run["can_measure"] = _can_measure(service.runs.get(name))
     except Unavailable as error:
         run["problem"] = str(error)
+    except OSError:
+        run["problem"] = GONE
     return run | {"told": told, "history": _history(metrics), "article": _article(folder, metrics)}
 
 
 def _counted(service: Service, name: str) -> dict[str, Any]:
-    """Sizes of the loaded run, counted and measured now. Raises Unavailable."""
+    """Sizes of the loaded run, counted and measured now. Raises Unavailable, and OSError if its files go meanwhile."""
     run, path = service.runs.get(name), service.runs.folder / name / WEIGHTS
     model, config = run.model, run.model.config
     cache = LatentCache(config)
@@ -177,8 +178,8 @@ def _history(metrics: dict[str, Any]) -> list[dict[str, float | None]]:
 def _read(path: Path) -> dict[str, Any]:
     """What a JSON file holds, fit to travel; {} if there is none or it is no object."""
     try:
-        found = _plain(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        found = _plain(json.loads(read_text(path, MAX_METRICS_BYTES)))
+    except (OSError, ValueError, RecursionError):  # a file of lists within lists without end
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -186,11 +187,11 @@ def _read(path: Path) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Anyone may have written the file: numbers are finite, and texts and lists of a length that a page can show."""
     if isinstance(value, str):
-        return limits.prompt(value[:MAX_CHARACTERS])
+        return limits.shown(value[:MAX_CHARACTERS])
     if isinstance(value, list):
         return [_plain(item) for item in value[:MAX_ITEMS]]
     if isinstance(value, dict):
-        return {limits.prompt(key[:MAX_CHARACTERS]): _plain(item) for key, item in list(value.items())[:MAX_ITEMS]}
+        return {limits.shown(key[:MAX_CHARACTERS]): _plain(item) for key, item in list(value.items())[:MAX_ITEMS]}
     return value if value is None or isinstance(value, bool) else _number(value)
 
 
