@@ -20,6 +20,7 @@ several tokens share an update, and paced to one token an update, as a larger mo
 from __future__ import annotations
 
 import argparse
+import asyncio
 import functools
 import inspect
 import json
@@ -32,8 +33,8 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -306,7 +307,7 @@ def serve(pipe: Connection, weights: str, port: int) -> None:
     due = Pace.due
     Pace.due = lambda self: pace[0] > 0 or due(self)  # type: ignore[method-assign]  # paced: each token by itself
     for function in demo.fns.values():
-        if inspect.isgeneratorfunction(function.fn):
+        if inspect.isasyncgenfunction(function.fn):
             function.fn = stamped(function.fn, log, pace)
     runs = {tab.run_folder: tinylm.load(f"{weights}/{tab.run_folder}") for tab in TABS}
 
@@ -334,19 +335,22 @@ def serve(pipe: Connection, weights: str, port: int) -> None:
             pipe.send(torch.get_num_threads())
 
 
-def stamped(function: Callable[..., Iterator[Any]], log: list[Yield], pace: Sequence[float]) -> Callable[..., Any]:
+def stamped(
+    function: Callable[..., AsyncGenerator[Any, None]], log: list[Yield], pace: Sequence[float]
+) -> Callable[..., Any]:
     """The same generator function; it notes when it yields what, and rests `pace[0]` seconds after each."""
 
     @functools.wraps(function)  # gradio reads the parameters off the original
-    def watched(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    async def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         asked = time.time()
-        for value in function(*args, **kwargs):
-            for part in value if isinstance(value, tuple) else (value,):
-                if isinstance(part, dict) and "run" in part:  # a panel's
-                    log.append(Yield(asked, time.time(), part.get("tokens", "").count("\n"), part["state"]))
-            yield value
-            time.sleep(pace[0])
-            asked = time.time()
+        async with aclosing(function(*args, **kwargs)) as values:
+            async for value in values:
+                for part in value if isinstance(value, tuple) else (value,):
+                    if isinstance(part, dict) and "run" in part:  # a panel's
+                        log.append(Yield(asked, time.time(), part.get("tokens", "").count("\n"), part["state"]))
+                yield value
+                await asyncio.sleep(pace[0])
+                asked = time.time()
 
     return watched
 

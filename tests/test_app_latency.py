@@ -1,5 +1,6 @@
 """The figures of the page's latency, on made-up runs."""
 
+import asyncio
 import itertools
 import sys
 
@@ -84,21 +85,28 @@ def test_the_work_of_a_trace_is_counted_once_and_on_the_busiest_page():
 def test_watched_generators_yield_what_they_yielded_and_are_closed():
     closed = []
 
-    def panel(n, text="a"):
+    async def panel(n, text="a"):
         try:
             for i in range(n):
                 yield text, {"run": 1, "state": "running", "tokens": "0\n" * i}
         finally:
             closed.append(True)
 
+    async def drained(values):
+        return [value async for value in values]
+
     log = []
     watched = app_latency.stamped(panel, log, [0.0])
-    assert list(watched(3, text="b")) == list(panel(3, text="b"))
+    assert asyncio.run(drained(watched(3, text="b"))) == asyncio.run(drained(panel(3, text="b")))
     assert [update.n_tokens for update in log] == [0, 1, 2]
     assert all(update.asked <= update.yielded for update in log)
     assert all(a.yielded <= b.asked for a, b in itertools.pairwise(log))
     closed.clear()
-    stream = watched(3)
-    next(stream)
-    stream.close()
+
+    async def left():
+        stream = watched(3)
+        await anext(stream)
+        await stream.aclose()
+
+    asyncio.run(left())
     assert closed == [True]

@@ -226,6 +226,45 @@ def test_charts_are_whole_after_a_run_behind_another_tab_and_a_change_of_size(pa
     expect(page.locator("#complete-panel .tl-chip:not(.tl-end)")).to_have_count(40)
 
 
+def test_charts_stay_whole_when_the_window_changes_while_tokens_stream(page: Page) -> None:
+    drawn = {"Complete": (".tl-chip:not(.tl-end)", ["proof", "attention"]), "Routing": (".tl-cell", [])}
+    for tab, (item, others) in drawn.items():
+        name = tab.lower()
+        page.get_by_role("tab", name=tab, exact=True).click()
+        if tab == "Complete":
+            page.locator("#complete-model input").click()
+            page.get_by_role("option", name="deep").click()
+        else:
+            page.get_by_role("button", name="Settings").first.click()
+        _set_new_tokens(page, 0 if tab == "Complete" else -1, 200)
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.evaluate(
+            """([panel, item]) => {
+                window.widths = new Set();
+                const node = document.querySelector(panel);
+                new MutationObserver(() => {
+                    if (node.querySelector(".tl-status").dataset.state !== "running") return;
+                    if (node.querySelectorAll(item).length) window.widths.add(innerWidth);
+                }).observe(node, { childList: true, subtree: true });
+            }""",
+            [f"#{name}-panel", item],
+        )
+        page.locator(f"#{name}-run").click()
+        status = page.locator(f"#{name}-panel .tl-status")
+        width = 1280
+        while not page.evaluate("window.widths.size") or status.get_attribute("data-state") != "done":
+            width = 1280 if width < 420 else width - 170
+            page.set_viewport_size({"width": width, "height": 800})
+        assert len(page.evaluate("[...window.widths]")) > 1, tab  # it did change in the midst of a run
+        whole = 200 if tab == "Complete" else MOE_LAYERS * 200
+        assert page.locator(f"#{name}-panel {item}").count() >= whole
+        for width in (360, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.wait_for_timeout(400)
+            for panel in (name, *others):
+                assert _overflowing(page, f"#{panel}-panel") == [], (width, panel)
+
+
 def test_two_browsers_at_once_see_their_own_texts(browser: Browser, address: str) -> None:
     prompts = ["Bees make", "The capital of France is"]
     pages = [browser.new_context().new_page() for _ in prompts]

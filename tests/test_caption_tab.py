@@ -8,7 +8,9 @@ import re
 import shutil
 import time
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +369,31 @@ def test_the_blank_card_is_no_flower(page: Page) -> None:
     expect(verdict).to_contain_text("The blank card test is passed", timeout=WAIT)
     expect(verdict).to_contain_text("doesn't look like a flower the model knows", timeout=WAIT)
     expect(verdict).to_have_attribute("data-flower", "false")
+    explained(page)
+
+
+@pytest.mark.browser
+def test_a_picture_is_pasted_from_the_clipboard(
+    page: Page, pictures: list[Image.Image], context: BrowserContext
+) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    file = BytesIO()
+    pictures[0].save(file, "PNG")
+    page.evaluate(
+        """async (coded) => {
+            const bytes = Uint8Array.from(atob(coded), (c) => c.charCodeAt(0));
+            const item = new ClipboardItem({ "image/png": new Blob([bytes], { type: "image/png" }) });
+            await navigator.clipboard.write([item]);
+        }""",
+        b64encode(file.getvalue()).decode(),
+    )
+    before = page.locator("#caption-picture img").get_attribute("src")
+    page.get_by_label("Remove Image").click()
+    page.get_by_label("Paste from clipboard").click()
+    expect(page.locator("#caption-picture img")).not_to_have_attribute("src", before or "", timeout=WAIT)
+    page.locator("#caption-run").click()
+    status = page.locator("#caption-panel .tl-status")
+    expect(status).to_contain_text("The model gives this whole caption", timeout=WAIT)
     explained(page)
 
 

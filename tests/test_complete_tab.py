@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from browsing import MARKUP, watched_page
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from serve import make_weights, serve
 
 import tinylm
@@ -420,6 +420,31 @@ def test_the_end_of_a_text_can_be_questioned_and_forked(page: Page, weights: Pat
     expect(panel(page, ".tl-branch")).to_have_count(3)
     expect(panel(page, ".tl-chip")).to_have_count(1)
     assert text_of(page)["ids"] == ids
+
+
+@pytest.mark.browser
+def test_a_fork_that_is_refused_says_why_and_leaves_the_text(page: Page) -> None:
+    run_prompt(page, "Bees make")
+    panel(page, ".tl-chip").nth(5).click()
+    expect(panel(page, ".tl-recomputed")).to_contain_text("The run said the same.")
+    before = text_of(page)
+
+    def ask_for_another(route: Route) -> None:
+        """No token has this number: as a page that is older than the weights would ask."""
+        data = route.request.post_data_json
+        data["event_data"]["given"][-1] = 99999
+        route.continue_(post_data=data)
+
+    page.route("**/gradio_api/queue/join*", ask_for_another)
+    panel(page, ".tl-fork").nth(3).click()
+    expect(panel(page, ".tl-status")).to_contain_text("This model has no such token")
+    page.unroute("**/gradio_api/queue/join*")
+    expect(panel(page, ".tl-chip")).to_have_count(len(before["texts"]) - before["nPrompt"])
+    assert text_of(page) == before and panel(page, ".tl-branch").count() <= 1
+    # And the next fork goes.
+    panel(page, ".tl-fork").nth(2).click()
+    expect(panel(page, ".tl-branch")).to_have_count(2)
+    assert text_of(page)["ids"][: before["nPrompt"] + 5] == before["ids"][: before["nPrompt"] + 5]
 
 
 @pytest.mark.browser

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import gradio as gr
 
-from tinylm.ui import limits
-from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_page
+from tinylm.ui.events import STREAMS, Opening, Turns, page_run
 from tinylm.ui.models import TEXT
 from tinylm.ui.service import Service
 from tinylm.ui.service.attend import attend, attend_to_example
@@ -20,11 +19,15 @@ EXAMPLE, EXAMPLE_TOKENS = "A baby cat is called", 40
 
 def build(service: Service, turns: Turns) -> Tab:
     """Lay out the map; its script asks for one whenever the tab's text has changed and the map is in view."""
-    opening = Opening(lambda: service.runs.stamp(TEXT), lambda: attend_to_example(service, EXAMPLE, EXAMPLE_TOKENS))
+    opening = Opening(
+        lambda: service.runs.stamp(TEXT), lambda: attend_to_example(service.apart(), EXAMPLE, EXAMPLE_TOKENS)
+    )
     panel = widget("attention", opening.built(), "attention-panel")
 
-    def run_map(request: gr.Request, event: gr.EventData) -> Iterator[dict[str, Any]]:
-        yield from for_page(attend(service, event._data), turns.begin(request.session_hash, "attention"))
+    async def run_map(event: gr.EventData) -> AsyncIterator[dict[str, Any]]:
+        question = event._data
+        async for value in page_run(service, turns, "attend", lambda service: attend(service, question), "attention"):
+            yield value
 
     panel.click(
         run_map,
@@ -32,9 +35,7 @@ def build(service: Service, turns: Turns) -> Tab:
         panel,
         api_visibility="private",
         trigger_mode="multiple",
-        concurrency_id=CONCURRENCY_ID,
-        concurrency_limit=limits.MAX_RUNNING,
-        show_progress="hidden",
+        **STREAMS,
     )
     # When the page is opened, and the weights came or changed since it was built.
     gr.on(None, opening.refresh, None, panel, api_visibility="private", show_progress="hidden", queue=False)

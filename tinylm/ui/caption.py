@@ -8,17 +8,18 @@ import json
 import shutil
 import tempfile
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.utils import get_upload_folder
 from PIL import Image
 
 from tinylm.data import painter
 from tinylm.data.flowers import EXAMPLE_SEED
 from tinylm.ui import limits
-from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
+from tinylm.ui.events import STREAMS, Answer, Opening, Turns, api_run, page_run
 from tinylm.ui.limits import Refused
 from tinylm.ui.models import VISION
 from tinylm.ui.service import Service, Update
@@ -33,23 +34,30 @@ GREY_CARD = "grey card"
 EXAMPLE_SIZE = 256
 
 
-def opened(payload: dict[str, Any] | None) -> str | io.BytesIO | None:
-    """What gr.Image sent, as `tinylm.load_image` takes it: a path, or the bytes that came inside the request.
+def opened(payload: Any, folders: Sequence[str] = ()) -> Path | io.BytesIO | None:
+    """What came as a picture, as `tinylm.load_image` takes it: a path, or the bytes that came inside the request.
 
-    gradio has checked that the path is one of its own uploads. The picture stays unopened: its header is to be looked
-    at before anything is decoded.
+    A path must be that of an upload or lie in one of `folders`; no address of another host is ever fetched. The
+    picture stays unopened: its header is to be looked at before anything is decoded. Raises Refused.
     """
     if not payload:
         return None
-    url = payload.get("url") or ""
-    if not url.startswith("data:"):
-        return payload.get("path")
-    if len(url) > MAX_BYTES * 4 / 3 + 100:
-        raise Refused(f"This picture is too large; at most {MAX_BYTES // 1_000_000} MB are read.")
-    try:
-        return io.BytesIO(b64decode(url.partition(",")[2]))
-    except ValueError:
-        return io.BytesIO()
+    path, url = (payload.get("path"), payload.get("url")) if isinstance(payload, dict) else (None, None)
+    if isinstance(url, str) and url.startswith("data:"):
+        if len(url) > MAX_BYTES * 4 / 3 + 100:
+            raise Refused(f"This picture is too large; at most {MAX_BYTES // 1_000_000} MB are read.")
+        try:
+            return io.BytesIO(b64decode(url.partition(",")[2]))
+        except ValueError:
+            return io.BytesIO()
+    if isinstance(path, str):
+        try:
+            found = Path(path).resolve()
+            if any(found.is_relative_to(Path(folder).resolve()) for folder in (get_upload_folder(), *folders)):
+                return found
+        except (OSError, ValueError):  # no path that can be
+            pass
+    raise Refused("Please upload the picture, or send it as a data: URL; no other file or address is read.")
 
 
 def draw_examples() -> dict[str, str]:
@@ -70,14 +78,15 @@ def draw_examples() -> dict[str, str]:
 def build(service: Service, turns: Turns) -> Tab:
     """Lay out the tab and wire it."""
     paths = draw_examples()
+    folder = str(Path(next(iter(paths.values()))).parent)
     names = list(paths)
     maps: dict[str, dict[str, Map]] = {name: {} for name in names}  # of the page's own pictures only
 
-    def of_example(name: Any) -> Iterator[Update]:
+    def of_example(service: Service, name: Any) -> Iterator[Update]:
         for update in captioned(service, _example(paths, name)):
             yield Update(update.result, update.page | {"example": name, "is_blank": name == GREY_CARD})
 
-    opening = Opening(lambda: service.runs.stamp(VISION), lambda: of_example(names[0]))
+    opening = Opening(lambda: service.runs.stamp(VISION), lambda: of_example(service.apart(), names[0]))
     with gr.Row(elem_classes=["tl-columns"]):
         with gr.Column(scale=2, min_width=280):
             picture = gr.Image(
@@ -109,58 +118,61 @@ def build(service: Service, turns: Turns) -> Tab:
             panel = widget("caption", opening.built(), "caption-panel")
     slots = widget("slots", {"examples": names}, "slots-panel")
 
-    streams: dict[str, Any] = {
-        "preprocess": False,
-        "concurrency_id": CONCURRENCY_ID,
-        "concurrency_limit": limits.MAX_RUNNING,
-        "show_progress": "hidden",
-    }
+    def of_picture(service: Service, payload: Any) -> Iterator[Update]:
+        yield from captioned(service, opened(payload, [folder]))
 
-    def of_picture(payload: dict[str, Any] | None) -> Iterator[Update]:
-        yield from captioned(service, opened(payload))
+    def updates(answer: Answer) -> AsyncIterator[dict[str, Any]]:
+        # What was asked about the picture before is over.
+        return page_run(service, turns, "caption", answer, "caption", ends=("slots",))
 
-    def updates(request: gr.Request, captions: Iterator[Update]) -> Iterator[dict[str, Any]]:
-        turns.begin(request.session_hash, "slots")  # what was asked about the picture before is over
-        return for_page(captions, turns.begin(request.session_hash, "caption"))
+    async def run_picture(image: Any) -> AsyncIterator[dict[str, Any]]:
+        async for value in updates(lambda service: of_picture(service, image)):
+            yield value
 
-    def run_picture(request: gr.Request, image: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        yield from updates(request, of_picture(image))
-
-    def run_shown(request: gr.Request, image: dict[str, Any] | None, name: Any) -> Iterator[dict[str, Any]]:
+    async def run_shown(image: Any, name: Any) -> AsyncIterator[dict[str, Any]]:
         # A link may name anything.
-        yield from updates(request, of_example(name) if _is_example(paths, name) else of_picture(image))
+        async for value in run_example(name) if _is_example(paths, name) else run_picture(image):
+            yield value
 
-    def run_cleared(request: gr.Request) -> Iterator[dict[str, Any]]:
-        yield from updates(request, of_picture(None))
+    async def run_cleared() -> AsyncIterator[dict[str, Any]]:
+        async for value in run_picture(None):
+            yield value
 
-    def run_example(request: gr.Request, name: Any) -> Iterator[dict[str, Any]]:
-        yield from updates(request, of_example(name))
+    async def run_example(name: Any) -> AsyncIterator[dict[str, Any]]:
+        async for value in updates(lambda service: of_example(service, name)):
+            yield value
 
-    def example(name: str) -> Callable[[gr.Request], Iterator[dict[str, Any]]]:
-        def run_it(request: gr.Request) -> Iterator[dict[str, Any]]:
-            yield from run_example(request, name)
+    def example(name: str) -> Callable[[], AsyncIterator[dict[str, Any]]]:
+        async def run_it() -> AsyncIterator[dict[str, Any]]:
+            async for value in run_example(name):
+                yield value
 
         return run_it
 
-    def explained(payload: dict[str, Any] | None, asked: Any) -> Iterator[Update]:
+    def explained(service: Service, payload: Any, asked: Any) -> Iterator[Update]:
         asked = asked if isinstance(asked, dict) else {}
         of = limits.whole(asked.get("of"), "The number of the run", 0, 2**53, 0)
         name, other = asked.get("example"), asked.get("other")
-        image = opened(payload) if name is None else _example(paths, name)
+        image = opened(payload, [folder]) if name is None else _example(paths, name)
         changes = asked.get("muted", []), asked.get("swapped", [])
         of_other, with_map = _example(paths, other), asked.get("map") is True
         for update in explain(service, image, of_other, *changes, with_map, None if name is None else maps[name]):
             yield Update(update.result, update.page | {"of": of, "other": other})
 
-    def run_slots(request: gr.Request, image: dict[str, Any] | None, event: gr.EventData) -> Iterator[dict[str, Any]]:
-        yield from for_page(explained(image, event._data), turns.begin(request.session_hash, "slots"))
+    async def run_slots(image: Any, event: gr.EventData) -> AsyncIterator[dict[str, Any]]:
+        asked = event._data
+        async for value in page_run(
+            service, turns, "explain", lambda service: explained(service, image, asked), "slots"
+        ):
+            yield value
 
-    def caption(image: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    async def caption(image: dict[str, Any] | None) -> AsyncIterator[dict[str, Any]]:
         """Caption a picture of a flower; streams one JSON object that grows."""
-        yield from for_api(of_picture(image))
+        async for value in api_run(service, "/caption", lambda service: of_picture(service, image)):
+            yield value
 
     _name_the_picture(picture, shown, buttons, paths)
-    page: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **streams}
+    page: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **STREAMS}
     runs: list[Any] = [
         run.click(run_shown, [picture, shown], panel, **page),
         picture.upload(run_picture, picture, panel, **page),
@@ -172,7 +184,7 @@ def build(service: Service, turns: Turns) -> Tab:
         runs.append(button.click(example(name), None, panel, **page))
     stop.click(None, cancels=runs)
     whole = gr.JSON(visible=False)
-    gr.on([], caption, picture, whole, api_name="caption", **streams)
+    gr.on([], caption, picture, whole, api_name="caption", **STREAMS)
     return Tab(opening, panel, {"example": shown}, run_example)
 
 
@@ -192,7 +204,7 @@ def _name_the_picture(
     def picture_of(name: Any) -> Any:
         return paths[name] if _is_example(paths, name) else gr.skip()
 
-    shown.change(picture_of, shown, picture, show_progress="hidden", queue=False, **private)
+    shown.change(picture_of, shown, picture, show_progress="hidden", queue=False, preprocess=False, **private)
 
 
 def _is_example(paths: Mapping[str, str], name: Any) -> bool:

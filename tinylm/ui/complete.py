@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
 from tinylm.ui import attention, limits, proof, zero_gpu
-from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
+from tinylm.ui.events import STREAMS, Opening, Turns, api_run, page_run
 from tinylm.ui.models import TEXT
 from tinylm.ui.service import Service
 from tinylm.ui.service.complete import complete as completion
@@ -35,7 +35,7 @@ def sent(event: gr.EventData, *names: str) -> tuple[Any, ...]:
 
 def build(service: Service, turns: Turns) -> Tab:
     """Lay out the tab and wire it."""
-    opening = Opening(lambda: service.runs.stamp(TEXT), lambda: completion(service, EXAMPLES[0]))
+    opening = Opening(lambda: service.runs.stamp(TEXT), lambda: completion(service.apart(), EXAMPLES[0]))
     with gr.Row(elem_classes=["tl-columns"]):
         with gr.Column(scale=3, min_width=320):
             with gr.Row(elem_classes=["tl-ask"]):
@@ -87,36 +87,33 @@ def build(service: Service, turns: Turns) -> Tab:
     attention.build(service, turns)
 
     settings = [model, temperature, top_k, top_p, max_new_tokens, seed]
-    streams: dict[str, Any] = {
-        "preprocess": False,  # the service checks everything itself, and says so in words
-        "concurrency_id": CONCURRENCY_ID,
-        "concurrency_limit": limits.MAX_RUNNING,
-        "show_progress": "hidden",
-    }
 
-    def updates(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
-        return for_page(zero_gpu.complete(service, *inputs), turns.begin(request.session_hash, "complete"))
+    def updates(name: str, *inputs: Any) -> AsyncIterator[dict[str, Any]]:
+        return page_run(service, turns, name, lambda service: zero_gpu.complete(service, *inputs), "complete")
 
-    def run_prompt(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
-        yield from updates(request, *inputs)
+    async def run_prompt(*inputs: Any) -> AsyncIterator[dict[str, Any]]:
+        async for value in updates("complete", *inputs):
+            yield value
 
-    def example(text: str) -> Callable[..., Iterator[tuple[str, dict[str, Any]]]]:
-        def run_example(request: gr.Request, *settings: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-            for value in updates(request, text, *settings):
+    def example(text: str) -> Callable[..., AsyncIterator[tuple[str, dict[str, Any]]]]:
+        async def run_example(*settings: Any) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+            async for value in updates("complete", text, *settings):
                 yield text, value
 
         return run_example
 
-    def run_fork(request: gr.Request, event: gr.EventData, *settings: Any) -> Iterator[dict[str, Any]]:
+    async def run_fork(event: gr.EventData, *settings: Any) -> AsyncIterator[dict[str, Any]]:
         """The text forked at a token; the prompt, the model and the tokens so far come with the event."""
         prompt, model, given = sent(event, "prompt", "model", "given")
-        yield from updates(request, prompt, model, *settings, given)
+        async for value in updates("fork", prompt, model, *settings, given):
+            yield value
 
-    def answer_logits(event: gr.EventData) -> Iterator[dict[str, Any]]:
-        for value in for_page(logits_of(service, *sent(event, "model", "ids"))):
+    async def answer_logits(event: gr.EventData) -> AsyncIterator[dict[str, Any]]:
+        model, ids = sent(event, "model", "ids")
+        async for value in page_run(service, turns, "logits", lambda service: logits_of(service, model, ids)):
             yield value | {"event": "complete:logits"}
 
-    def complete(
+    async def complete(
         prompt: str,
         model: str = "text",
         temperature: float = 0,
@@ -124,12 +121,13 @@ def build(service: Service, turns: Turns) -> Tab:
         top_p: float = 1,
         max_new_tokens: int = 40,
         seed: int = 0,
-    ) -> Iterator[dict[str, Any]]:
+    ) -> AsyncIterator[dict[str, Any]]:
         """Continue a prompt; streams one JSON object that grows."""
         inputs = (prompt, model, temperature, top_k, top_p, max_new_tokens, seed)
-        yield from for_api(zero_gpu.complete(service, *inputs))
+        async for value in api_run(service, "/complete", lambda service: zero_gpu.complete(service, *inputs)):
+            yield value
 
-    page: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **streams}
+    page: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **STREAMS}
     runs = [gr.on([run.click, prompt.submit], run_prompt, [prompt, *settings], panel, **page)]
     for button, text in zip(buttons, EXAMPLES, strict=True):
         runs.append(button.click(example(text), settings, [prompt, panel], **page))
@@ -137,7 +135,7 @@ def build(service: Service, turns: Turns) -> Tab:
     panel.logits(answer_logits, None, answers, **page)
     stop.click(None, cancels=runs)
     whole = gr.JSON(visible=False)
-    gr.on([], complete, [prompt, *settings], whole, api_name="complete", **streams)
+    gr.on([], complete, [prompt, *settings], whole, api_name="complete", **STREAMS)
     fields: dict[str, Component] = {
         "prompt": prompt,
         "model": model,

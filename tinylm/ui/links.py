@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 import gradio as gr
 from gradio.components import Component
 
 from tinylm.ui import limits
-from tinylm.ui.events import CONCURRENCY_ID
+from tinylm.ui.events import STREAMS
 from tinylm.ui.limits import Refused
 from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
@@ -45,26 +45,24 @@ def wire(demo: gr.Blocks, container: gr.Tabs, tabs: Mapping[str, Tab], button: g
         found = [link.values.get(field, gr.skip()) if name == link.tab else gr.skip() for name, field, _ in fields]
         return [gr.Tabs(selected=link.tab), *found]
 
-    def run(request: gr.Request) -> Iterator[dict[Any, Any]]:
+    async def run(request: gr.Request) -> AsyncIterator[dict[Any, Any]]:
         link = read(dict(request.query_params), tabs)
         tab = tabs[link.tab] if link else None
         yield {button: gr.skip()}  # after a run without any update gradio empties all the panels
         if link is None or tab is None or tab.run is None or not ASKS & link.values.keys():
             return
         values = [link.values.get(field, component.value) for field, component in tab.fields.items()]
-        for value in tab.run(request, *values):
+        async for value in tab.run(*values):
             yield {tab.panel: value}
 
-    private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    demo.load(restore, None, [container, *components], queue=False, **private)
+    demo.load(restore, None, [container, *components], queue=False, api_visibility="private", show_progress="hidden")
     # The button's script raises it once, and only on a page whose link asks for a run: other visitors don't queue.
     runs = button.submit(
         run,
         None,
         [button, *(tab.panel for tab in tabs.values())],
-        concurrency_id=CONCURRENCY_ID,
-        concurrency_limit=limits.MAX_RUNNING,
-        **private,
+        api_visibility="private",
+        **STREAMS,
     )
     for block in list(demo.blocks.values()):
         if isinstance(block, gr.Button) and block.elem_id in {f"{name}-stop" for name in tabs}:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import gradio as gr
 
 from tinylm.ui import limits
-from tinylm.ui.events import CONCURRENCY_ID, Opening, Turns, for_api, for_page
+from tinylm.ui.events import STREAMS, Opening, Turns, api_run, page_run
 from tinylm.ui.models import MOE
-from tinylm.ui.service import Service
+from tinylm.ui.service import Service, Update
 from tinylm.ui.service.operate import example as operation_example
 from tinylm.ui.service.operate import operate
 from tinylm.ui.service.route import route as routed
@@ -22,7 +22,7 @@ EXAMPLES = ("A baby dog is called", "Bees make", "The sun rises in the", "trees 
 
 def build(service: Service, turns: Turns) -> Tab:
     """Lay out the tab and wire it."""
-    opening = Opening(lambda: service.runs.stamp(MOE), lambda: routed(service, EXAMPLES[0]))
+    opening = Opening(lambda: service.runs.stamp(MOE), lambda: routed(service.apart(), EXAMPLES[0]))
     with gr.Row(elem_classes=["tl-ask"]):
         prompt = gr.Textbox(
             EXAMPLES[0],
@@ -47,42 +47,43 @@ def build(service: Service, turns: Turns) -> Tab:
         )
         seed = gr.Number(0, label="Seed", info="The same seed draws the same tokens.", minimum=0)
     panel = widget("routing", opening.built(), "routing-panel")
-    first_operation = Opening(lambda: service.runs.stamp(MOE), lambda: operation_example(service, EXAMPLES[0]))
+    first_operation = Opening(lambda: service.runs.stamp(MOE), lambda: operation_example(service.apart(), EXAMPLES[0]))
     surgery = widget("surgery", first_operation.built(), "surgery-panel")
     settings = [temperature, max_new_tokens, seed]
-    streams: dict[str, Any] = {
-        "preprocess": False,  # the service checks everything itself, and says so in words
-        "concurrency_id": CONCURRENCY_ID,
-        "concurrency_limit": limits.MAX_RUNNING,
-        "show_progress": "hidden",
-    }
 
-    def updates(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
-        return for_page(routed(service, *inputs), turns.begin(request.session_hash, "routing"))
+    def updates(*inputs: Any) -> AsyncIterator[dict[str, Any]]:
+        return page_run(service, turns, "route", lambda service: routed(service, *inputs), "routing")
 
-    def run_prompt(request: gr.Request, *inputs: Any) -> Iterator[dict[str, Any]]:
-        yield from updates(request, *inputs)
+    async def run_prompt(*inputs: Any) -> AsyncIterator[dict[str, Any]]:
+        async for value in updates(*inputs):
+            yield value
 
-    def example(text: str) -> Callable[..., Iterator[tuple[str, dict[str, Any]]]]:
-        def run_example(request: gr.Request, *settings: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-            for value in updates(request, text, *settings):
+    def example(text: str) -> Callable[..., AsyncIterator[tuple[str, dict[str, Any]]]]:
+        async def run_example(*settings: Any) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+            async for value in updates(text, *settings):
                 yield text, value
 
         return run_example
 
-    def run_operation(
-        request: gr.Request, event: gr.EventData, prompt: Any, *settings: Any
-    ) -> Iterator[dict[str, Any]]:
+    async def run_operation(event: gr.EventData, prompt: Any, *settings: Any) -> AsyncIterator[dict[str, Any]]:
         """The prompt with experts switched off; which ones comes with the event, unchecked."""
         off = event._data.get("off") if isinstance(event._data, dict) else None
-        operated = operate(service, prompt, off, *settings)
-        yield from for_page(operated, turns.begin(request.session_hash, "surgery"))
 
-    def route(prompt: str, temperature: float = 0, max_new_tokens: int = 40, seed: int = 0) -> Iterator[dict[str, Any]]:
+        def operated(service: Service) -> Iterator[Update]:
+            return operate(service, prompt, off, *settings)
+
+        async for value in page_run(service, turns, "operate", operated, "surgery"):
+            yield value
+
+    async def route(
+        prompt: str, temperature: float = 0, max_new_tokens: int = 40, seed: int = 0
+    ) -> AsyncIterator[dict[str, Any]]:
         """Continue a prompt and tell each token's experts; streams one JSON object that grows."""
-        yield from for_api(routed(service, prompt, temperature, max_new_tokens, seed))
+        inputs = (prompt, temperature, max_new_tokens, seed)
+        async for value in api_run(service, "/route", lambda service: routed(service, *inputs)):
+            yield value
 
-    page: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **streams}
+    page: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", **STREAMS}
     runs = [gr.on([run.click, prompt.submit], run_prompt, [prompt, *settings], panel, **page)]
     for button, text in zip(buttons, EXAMPLES, strict=True):
         runs.append(button.click(example(text), settings, [prompt, panel], **page))
@@ -91,6 +92,6 @@ def build(service: Service, turns: Turns) -> Tab:
     # When the page opens: only when weights came or changed since it was built.
     gr.on(None, first_operation.refresh, None, surgery, api_visibility="private", show_progress="hidden", queue=False)
     whole = gr.JSON(visible=False)
-    gr.on([], route, [prompt, *settings], whole, api_name="route", **streams)
+    gr.on([], route, [prompt, *settings], whole, api_name="route", **STREAMS)
     fields = {"prompt": prompt, "temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
     return Tab(opening, panel, fields, run_prompt)

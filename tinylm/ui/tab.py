@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -17,4 +17,4 @@ class Tab(NamedTuple):
     opening: Opening
     panel: gr.HTML  # which shows the opening example, and every run
     fields: Mapping[str, Component]  # what the visitor sets, by its name in a link
-    run: Callable[..., Iterator[dict[str, Any]]] | None = None  # (request, *fields) -> the panel's values
+    run: Callable[..., AsyncIterator[dict[str, Any]]] | None = None  # (*fields) -> the panel's values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import time
@@ -16,13 +17,16 @@ from tinylm.checkpoint import WEIGHTS, Run, unknown_words
 from tinylm.generate import Step
 from tinylm.tokenizer import Tokenizer
 from tinylm.ui import limits
-from tinylm.ui.limits import Refused, Slots
-from tinylm.ui.models import RunFolders
+from tinylm.ui.limits import Refused, Slots, SlotsOf, Visit
+from tinylm.ui.models import RunFolders, Unavailable
 
 SECONDS_BETWEEN_UPDATES = 1 / 30
 MOST_SECONDS_BETWEEN_UPDATES = 1 / 8
 SHARE_OF_UPDATES = 1 / 12
 """Of a run's time, at most, that goes into telling of it."""
+
+
+GONE = "The weights of this model were taken away or changed just now. Please try again."
 
 
 class Update(NamedTuple):
@@ -33,20 +37,48 @@ class Update(NamedTuple):
     last: bool = False  # nothing comes behind it
 
 
+def n_tokens(update: Update) -> int:
+    """New tokens that an update tells of, in whichever form."""
+    result, page, _ = update
+    if "rows" in result and "plain" not in result:  # a proof's ways
+        return sum(row["n_new"] for row in result["rows"])
+    if "plain" in result:  # an operation's two texts
+        return sum(len(text["ids"]) - page["n_prompt"] for text in (result["plain"], result["operated"]) if text)
+    tokens = result.get("tokens", page.get("tokens", ()))
+    return max(0, len(tokens) - page.get("n_prompt", 0))
+
+
 class Service:
     """The three models behind the page, and the places to run them in."""
 
     def __init__(self, runs: RunFolders, slots: Slots | None = None) -> None:
         self.runs = runs
-        self.slots = slots or Slots()
+        self.slots: Slots | SlotsOf = slots or Slots()
         self._digests: dict[str, tuple[tuple[float, ...], str]] = {}
+
+    def of(self, visit: Visit) -> Service:
+        """The same service, for one request."""
+        if not isinstance(self.slots, Slots):
+            raise TypeError("this service is one request's already")
+        visited = copy.copy(self)
+        visited.slots = self.slots.of(visit)
+        return visited
+
+    def apart(self) -> Service:
+        """The same service with places of its own, for what the page computes before anyone asks."""
+        apart = copy.copy(self)
+        apart.slots = Slots()
+        return apart
 
     def weights(self, name: str) -> dict[str, str]:
         """Which weights answer: the run's `name`, and the `sha256` of its weight file. Raises Unavailable as `get`."""
         self.runs.get(name)
         stamp = self.runs.stamp(name)
         if name not in self._digests or self._digests[name][0] != stamp:
-            digest = hashlib.sha256((self.runs.folder / name / WEIGHTS).read_bytes()).hexdigest()
+            try:
+                digest = hashlib.sha256((self.runs.folder / name / WEIGHTS).read_bytes()).hexdigest()
+            except OSError:
+                raise Unavailable(GONE) from None
             self._digests[name] = (stamp, digest)
         return {"name": name, "sha256": self._digests[name][1]}
 

@@ -158,7 +158,7 @@ def _ids(value: Any, at_most: int) -> list[int]:
 def _check_inside(run: Run, ids: list[int]) -> None:
     outside = [token_id for token_id in ids if not 0 <= token_id < run.model.config.vocab_size]
     if outside:
-        raise Refused(f"This model has no token number {outside[0]}.")
+        raise Refused(f"This model has no such token; its tokens are 0 to {run.model.config.vocab_size - 1}.")
 
 
 def _described(texts: Sequence[str], step: Step) -> dict[str, Any]:
