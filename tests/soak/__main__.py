@@ -1,6 +1,7 @@
 """Run every test marked soak and keep what they measured: `python tests/soak [pytest's arguments]`.
 
-benchmarks/results/soak.json gets, for each test, its outcome, how long it took, and its figures with their limits.
+benchmarks/results/soak.json gets, for each test, its outcome, how long it took, and its figures with their limits;
+and the table of figures in docs/SECURITY.md is made from it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[0] = str(ROOT / "benchmarks")  # in place of this folder, whose modules are those of the package `soak`
+# In place of this folder, whose modules are those of the package `soak`.
+sys.path[:1] = [str(ROOT / "benchmarks"), str(ROOT / "tests")]
 from measure import machine, table, write  # noqa: E402
+
+from soak.figures import put_into_docs  # noqa: E402
 
 LIMIT_SECONDS = 15 * 60
 """On two cores, for all of it together."""
@@ -68,6 +72,7 @@ def main(arguments: list[str]) -> int:
     }
     if not arguments:  # figures of some tests would look like those of all
         write("soak", report)
+        put_into_docs(report, ROOT / "docs" / "SECURITY.md")
     print(f"{len(figures.tests)} tests in {seconds} s; {LIMIT_SECONDS} s are allowed")
     return int(status) or int(seconds > LIMIT_SECONDS)
 
