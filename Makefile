@@ -20,7 +20,7 @@ app: $(VENV)/app-ready
 	$(BIN)/python app.py
 
 test: $(VENV)/dev-ready
-	$(BIN)/python -m pytest -m "not slow and not gpu and not soak"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not gpu and not soak"
 
 check: $(VENV)/dev-ready
 	$(BIN)/ruff check .

@@ -65,9 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     demo = page.build(options.weights)
     gc.freeze()
     gc.enable()
-    _, address, _ = demo.launch(
-        server_name=options.host, server_port=options.port, prevent_thread_lock=True, **page.launch_options()
-    )
+    _, address, _ = demo.launch(server_name=options.host, server_port=options.port, prevent_thread_lock=True)
     print(f"tinylm is at {address}  (Ctrl-C ends it)", flush=True)
     demo.block_thread()
 

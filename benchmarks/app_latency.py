@@ -319,7 +319,7 @@ def serve(pipe: Connection, weights: str, port: int) -> None:
         assert n == N_NEW
         return time.perf_counter() - start
 
-    demo.launch(server_name="127.0.0.1", server_port=port, prevent_thread_lock=True, **page.launch_options())
+    demo.launch(server_name="127.0.0.1", server_port=port, prevent_thread_lock=True)
     pipe.send("ready")
     while True:
         what, value = pipe.recv()

@@ -239,7 +239,7 @@ class App:
         patch.setattr(page, "Service", lambda runs: self.services.append(make(runs)) or self.services[-1])
         self.demo = page.build(weights)
         _, self.address, _ = self.demo.launch(
-            server_name="127.0.0.1", server_port=free_port(), prevent_thread_lock=True, **page.launch_options()
+            server_name="127.0.0.1", server_port=free_port(), prevent_thread_lock=True
         )
 
     def counts(self) -> tuple[int, int]:

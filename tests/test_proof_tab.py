@@ -21,7 +21,6 @@ from tinylm.ui import attention, proof
 from tinylm.ui.events import Turns
 from tinylm.ui.limits import Deadline, Refused, Slots
 from tinylm.ui.models import RunFolders, Unavailable
-from tinylm.ui.page import launch_options
 from tinylm.ui.service import Service, attend, prove
 
 PROMPT = "A baby cat is called"
@@ -253,9 +252,7 @@ def _build(service: Service) -> gr.Blocks:
 @pytest.fixture(scope="module")
 def address(service: Service) -> Iterator[str]:
     demo = _build(service)
-    _, address, _ = demo.launch(
-        server_name="127.0.0.1", server_port=free_port(), prevent_thread_lock=True, **launch_options()
-    )
+    _, address, _ = demo.launch(server_name="127.0.0.1", server_port=free_port(), prevent_thread_lock=True)
     yield address
     demo.close()
 

@@ -78,7 +78,7 @@ class Demo:
 def build(weights):
     print("building", gc.isenabled())
     return Demo()
-sys.modules["tinylm.ui.page"] = types.SimpleNamespace(build=build, launch_options=dict)
+sys.modules["tinylm.ui.page"] = types.SimpleNamespace(build=build)
 app.main(["--port", "{free_port()}"])
 """
     lines = said_by(script).splitlines()

@@ -57,10 +57,15 @@ class Messages(LRUCache[str, "asyncio.Queue[Any]"]):
 
 
 class Page(gr.Blocks):
-    """gradio's page, but for what a function gets: the values as they came. The service checks them, in sentences.
+    """gradio's page, but for how it is served, and for what a function gets: the values as they came.
 
-    gradio would look for files in them, fetch addresses, and keep a copy with the session.
+    The service checks them, in sentences. gradio would look for files in them, fetch addresses, and keep a copy with
+    the session.
     """
+
+    def launch(self, *args: Any, **options: Any) -> Any:
+        """Serve it as `launch_options` says, whoever starts it: `app.py`, or a host that finds the page by its name."""
+        return super().launch(*args, **(launch_options() | options))
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *_: Any, **__: Any) -> list[Any]:
         """The values of one event. Raises gr.Error."""
