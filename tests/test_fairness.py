@@ -114,6 +114,7 @@ def test_a_visitor_who_asks_again_and_again_does_not_overtake_one_who_waits() ->
     for i in range(3):  # each new run of a comes when its last one is over
         runs.finish(runs.holders()[0])
         runs.start("a", f"a{i + 1}")
+    until(lambda: "b1" in runs.began)  # its thread may tell of it a moment later
     assert runs.began.index("b1") < 4
     for name in [*runs.visits]:
         runs.visits[name].leave()

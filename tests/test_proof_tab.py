@@ -21,6 +21,7 @@ from tinylm.ui import attention, proof
 from tinylm.ui.events import Turns
 from tinylm.ui.limits import Deadline, Refused, Slots
 from tinylm.ui.models import RunFolders, Unavailable
+from tinylm.ui.page import launch_options
 from tinylm.ui.service import Service, attend, prove
 
 PROMPT = "A baby cat is called"
@@ -252,7 +253,9 @@ def _build(service: Service) -> gr.Blocks:
 @pytest.fixture(scope="module")
 def address(service: Service) -> Iterator[str]:
     demo = _build(service)
-    _, address, _ = demo.launch(server_name="127.0.0.1", server_port=free_port(), prevent_thread_lock=True)
+    _, address, _ = demo.launch(
+        server_name="127.0.0.1", server_port=free_port(), prevent_thread_lock=True, **launch_options()
+    )
     yield address
     demo.close()
 
