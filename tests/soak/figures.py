@@ -51,10 +51,9 @@ def as_table(report: Mapping[str, Any]) -> str:
         rows.append(f"| **{name}** | {found['outcome']} in {found['seconds']:.0f} s | |")
         for figure, told in found["figures"].items():
             value, limit, unit = told.get("value"), told.get("limit"), told.get("unit") or ""
-            at_most = "" if limit is None else f"{limit:g} {unit}".strip()
-            rows.append(
-                f"| {figure} | {f'{value:g}' if isinstance(value, (int, float)) else value} {unit} | {at_most} |"
-            )
+            measured = f"{value:g} {unit}" if isinstance(value, (int, float)) else str(value)
+            at_most = "" if limit is None else f"{limit:g} {unit}"
+            rows.append(f"| {figure} | {measured.strip()} | {at_most.strip()} |")
     return "\n".join(rows)
 
 
