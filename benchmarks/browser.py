@@ -1,4 +1,4 @@
-"""Shared by the benchmarks that open the page: which browser, and how it is started."""
+"""Shared by all that open the page, benchmarks and tests: which browser, and how it is started."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ FLAGS = (
 
 
 def chromium() -> str | None:
-    """The first Chromium on PATH, if there is one."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
+    """The usual place of a Chromium, or the first on PATH, if there is one."""
+    return next(filter(None, map(shutil.which, ("/usr/bin/chromium", *NAMES))), None)

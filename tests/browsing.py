@@ -7,19 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from browser import FLAGS, chromium
 from playwright.sync_api import Browser, Page, sync_playwright
-from serve import chromium
 
 IN_CI = os.environ.get("CI") == "true"
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 LOCAL = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:")
 MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
 
@@ -32,7 +23,7 @@ def open_browser() -> Iterator[Browser]:
         pytest.skip("no Chromium here (/usr/bin/chromium or on PATH)")
     assert path is not None, "CI must have a Chromium: install one at /usr/bin/chromium or on PATH"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, headless=True, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
         yield browser
         browser.close()
 

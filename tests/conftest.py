@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 # No test waits for the Hub or leaves data in its cache; read when the libraries are imported.
 HUB_CACHE = tempfile.mkdtemp(prefix="tinylm-tests-")
@@ -27,6 +27,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": HUB_CACHE}
 import tinylm  # noqa: E402
 
 if TYPE_CHECKING:
+    from gradio_client import Client
     from playwright.sync_api import Browser
 
 # Tiny tensors gain nothing from threads, and the suite shares its machine.
@@ -123,6 +124,33 @@ def images_for() -> Callable[[tinylm.TinyLM, int], Tensor | None]:
         return random_images(n, model.config.vision.image_size, seed) if model.config.vision else None
 
     return images
+
+
+@pytest.fixture(scope="session")
+def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Sixty lines of one simple form."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    things = ["sky", "sea", "rose", "lime", "coal", "snow", "plum", "wheat", "mouse", "flame"]
+    colours = ["blue", "green", "red", "white", "black", "grey"]
+    path.write_text("".join(f"The {t} is {c}, they say.\n" for t in things for c in colours), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def address(weights: Path) -> Iterator[str]:
+    """Of the app, served over the run folders of the module's own fixture `weights`."""
+    from serve import serve
+
+    with serve(weights) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Client:
+    """A `gradio_client` of that app."""
+    from gradio_client import Client  # only here: it takes a second to import
+
+    return Client(address, verbose=False)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -78,13 +77,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def chromium() -> str | None:
-    """Where a Chromium is, if anywhere."""
-    if Path("/usr/bin/chromium").exists():
-        return "/usr/bin/chromium"
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def _wait(address: str, process: subprocess.Popen, output: tempfile._TemporaryFileWrapper) -> None:

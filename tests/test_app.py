@@ -11,7 +11,6 @@ import threading
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,17 +36,6 @@ MARKUP = "<b>x</b> <img src=x onerror=alert(1)> ${alert(1)} {{x}} `"
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_weights(tmp_path_factory.mktemp("served") / "weights")
-
-
-@pytest.fixture(scope="module")
-def address(weights: Path) -> Iterator[str]:
-    with serve(weights) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def client(address: str) -> Client:
-    return Client(address, verbose=False)
 
 
 @pytest.fixture

@@ -2,13 +2,9 @@
 
 import asyncio
 import itertools
-import sys
 
-import pytest
-from conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
 import app_latency
+import pytest
 from app_latency import Yield
 
 

@@ -1,16 +1,12 @@
 """The plain code that the benchmarks measure against computes what the package computes."""
 
-import sys
-
+import article_code
 import pytest
 import reference
 import torch
-from conftest import ROOT, extras, random_ids
+from conftest import extras, random_ids
 
 from tinylm import ModelConfig, MoEConfig, Tokenizer, article
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import article_code
 
 
 @pytest.fixture(params=["text", "moe"])

@@ -33,7 +33,7 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image, features
 from playwright.sync_api import Browser, Locator, Page, expect
-from serve import CONTEXT, ROOT, make_weights, serve
+from serve import CONTEXT, ROOT, make_weights
 
 import tinylm
 import train
@@ -69,17 +69,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.head_bias[run.tokenizer.eos_id] = -100.0
     tinylm.save(folder / "slow", model, run.tokenizer, {})
     return folder
-
-
-@pytest.fixture(scope="module")
-def address(weights: Path) -> Iterator[str]:
-    with serve(weights) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def client(address: str) -> Client:
-    return Client(address, verbose=False)
 
 
 @pytest.fixture

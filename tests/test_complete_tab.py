@@ -12,7 +12,7 @@ import pytest
 import torch
 from browsing import MARKUP, watched_page
 from playwright.sync_api import Browser, Locator, Page, Route, expect
-from serve import make_weights, serve
+from serve import make_weights
 
 import tinylm
 from tinylm.checkpoint import Run
@@ -229,12 +229,6 @@ def test_too_many_tokens_are_refused(service: Service, run: Run) -> None:
 
 
 # ---- in a browser
-
-
-@pytest.fixture(scope="module")
-def address(weights: Path) -> Iterator[str]:
-    with serve(weights) as address:
-        yield address
 
 
 @pytest.fixture

@@ -6,15 +6,12 @@ import json
 import subprocess
 import sys
 
+import gpu
 import pytest
 import torch
 from conftest import ROOT, random_ids, tiny_config
-from torch.utils.flop_counter import FlopCounterMode
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import gpu
 from measure import RESULTS
+from torch.utils.flop_counter import FlopCounterMode
 
 from tinylm.data.batches import Batch
 from tinylm.losses import training_loss

@@ -49,6 +49,7 @@ ORDER = [
     "tinylm.gpu_step",
     "tinylm.loop",
     "tinylm.report",
+    "tinylm.resume",
     "tinylm.training",
     "tinylm.ui",
 ]

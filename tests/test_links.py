@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pytest
 from browsing import MARKUP, watch
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from serve import make_weights, serve
+from serve import make_weights
 
 import tinylm
 from tinylm.ui import links, page
@@ -86,12 +86,6 @@ def test_what_the_page_can_be_set_to_is_taken(tabs: dict[str, Tab], field: str, 
 
 
 # ---- In a browser
-
-
-@pytest.fixture(scope="module")
-def address(weights: Path) -> Iterator[str]:
-    with serve(weights) as address:
-        yield address
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import reference
 import torch
 from browsing import MARKUP, watch
 from playwright.sync_api import Browser, Locator, Page, expect
-from serve import LINES, serve
+from serve import LINES
 
 import tinylm
 from tinylm.surgery import mean_loss, read, without_experts
@@ -284,12 +284,6 @@ def test_preferences_are_those_of_the_run_folder(service: Service) -> None:
 
 
 # The page
-
-
-@pytest.fixture(scope="module")
-def address(weights: Path) -> Iterator[str]:
-    with serve(weights) as address:
-        yield address
 
 
 @pytest.fixture(scope="module")

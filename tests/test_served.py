@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import ARGUMENTS, watch
+from browser import FLAGS, chromium
+from browsing import watch
 from gradio_client import Client, handle_file
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
-from serve import ROOT, chromium, free_port, make_weights, serve
+from serve import ROOT, free_port, make_weights, serve
 
 from tinylm.ui import door, limits
 
@@ -257,7 +258,7 @@ def test_the_program_ends_at_once_though_runs_wait(tmp_path: Path) -> None:
 def visit(browser: Browser, address: str) -> Iterator[Page]:
     """The page under its policy, in a browser with a camera; afterwards nothing may have gone wrong or been blocked."""
     camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-    own = browser.browser_type.launch(executable_path=chromium(), headless=True, args=[*ARGUMENTS, *camera])
+    own = browser.browser_type.launch(executable_path=chromium(), headless=True, args=[*FLAGS, *camera])
     context = own.new_context(viewport={"width": 1280, "height": 900}, color_scheme="dark")
     context.grant_permissions(["clipboard-read", "clipboard-write", "camera"], origin=address.rstrip("/"))
     page = context.new_page()

@@ -37,16 +37,6 @@ SMALL_ENCODER = {
 
 
 @pytest.fixture(scope="session")
-def corpus_file(tmp_path_factory):
-    """Sixty lines of one simple form."""
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    things = ["sky", "sea", "rose", "lime", "coal", "snow", "plum", "wheat", "mouse", "flame"]
-    colours = ["blue", "green", "red", "white", "black", "grey"]
-    path.write_text("".join(f"The {t} is {c}, they say.\n" for t in things for c in colours), encoding="utf-8")
-    return str(path)
-
-
-@pytest.fixture(scope="session")
 def flower_folder(tmp_path_factory):
     """Three kinds of drawn flowers, eight each."""
     folder = tmp_path_factory.mktemp("flowers")

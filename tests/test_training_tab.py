@@ -7,16 +7,16 @@ import json
 import math
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import article_recipe
 import pytest
 import torch
 from browsing import MARKUP, watched_page
 from playwright.sync_api import Browser, Page, expect
-from serve import LINES, MOE_LAYERS, ROOT, make_weights, serve
+from serve import LINES, MOE_LAYERS, make_weights, serve
 
 import tinylm
 from tinylm import evaluation, training
@@ -27,9 +27,6 @@ from tinylm.ui.models import RunFolders
 from tinylm.ui.service import Service
 from tinylm.ui.service import trained as service_module
 from tinylm.ui.service.trained import ARTICLE, measure, stamp, trained
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import article_recipe
 
 HISTORY = [
     {"step": 10 * i, "seconds": 1.5 * i, "train_loss": round(4 / i + 0.1, 4), "val_loss": round(4 / i, 4)}
