@@ -453,7 +453,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
         folders.append(str(weights))
     (place / "list").write_text("\n".join(folders))
     command = [sys.executable, __file__, str(place / "list")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # The worker imports what this file does, from where pytest found it.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout)

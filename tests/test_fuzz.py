@@ -359,7 +359,7 @@ def tried(kind: str, seed: int, n: int, folder: Path, seconds: float) -> dict[st
     progress, output = folder / "progress", folder / "output"
     command = [sys.executable, __file__, kind, str(seed), str(n), str(progress)]
     with output.open("w+b") as file:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=file)
         try:
             said, _ = process.communicate(timeout=seconds)
