@@ -6,6 +6,9 @@ The app is served on 127.0.0.1 with the shipped weights, in which `<eos>` is mad
 60 tokens. A headless Chromium opens it and runs Complete and Routing at two speeds: as fast as the model goes, where
 several tokens share an update, and paced to one token an update, as a larger model would stream. Measured are:
 
+Where the machine can pin processes, the browser keeps to one half of its cores and the app to the other, as on two
+machines: a visitor's browser takes none of the server's time.
+
 - yield to DOM: from the moment the server's generator yields to the moment the panel has drawn the newest token of it.
   Server and browser stamp the same clock, since they share a machine.
 - the page's own work: CPU time of its main thread during a run, less an idle stretch of the same length. A trace of one
@@ -183,9 +186,11 @@ def main() -> None:
     sync_playwright = playwright_or_exit()
     path = args.chromium or chromium_or_exit()
     measured_on = machine()  # before: what else ran shows in the load
+    browser_cores, app_cores = halves()
     with (
         tempfile.TemporaryDirectory(prefix="tinylm-") as folder,
-        App(endless(Path(args.weights), Path(folder) / "weights"), args.port or free_port()) as app,
+        App(endless(Path(args.weights), Path(folder) / "weights"), args.port or free_port(), app_cores) as app,
+        pinned(browser_cores),
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
@@ -196,6 +201,8 @@ def main() -> None:
             | {
                 "load_after": round(os.getloadavg()[0], 2),
                 "app_threads": app.ask("threads"),
+                "app_cores": len(app_cores),
+                "browser_cores": len(browser_cores),
                 "chromium": browser.version,
             },
             "rounds": args.rounds,
@@ -247,6 +254,27 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def halves() -> tuple[list[int], list[int]]:
+    """Cores for the browser and for the app; nothing where processes can't be pinned or there is one core."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    middle = len(cores) // 2
+    return (cores[:middle], cores[middle:]) if middle else ([], [])
+
+
+@contextmanager
+def pinned(cores: Sequence[int]) -> Iterator[None]:
+    """Processes started meanwhile keep to these cores, if there are any."""
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def endless(weights: Path, folder: Path) -> Path:
     """Copies of the run folders in which `<eos>` is never the likeliest."""
     shutil.copytree(weights, folder)
@@ -264,14 +292,16 @@ def endless(weights: Path, folder: Path) -> Path:
 class App:
     """The served page, its generators watched."""
 
-    def __init__(self, weights: Path, port: int) -> None:
+    def __init__(self, weights: Path, port: int, cores: Sequence[int]) -> None:
+        self._cores = cores
         self.address = f"http://127.0.0.1:{port}/"
         context = multiprocessing.get_context("spawn")
         self._pipe, self._other = context.Pipe()
         self._process = context.Process(target=serve, args=(self._other, str(weights), port), daemon=True)
 
     def __enter__(self) -> App:
-        self._process.start()
+        with pinned(self._cores):
+            self._process.start()
         self._other.close()  # so that the pipe ends with the app
         try:
             if not self._pipe.poll(START_SECONDS):

@@ -250,10 +250,17 @@ window.tinylm = (() => {
     }
   }
 
-  // Blue for more, orange for less: told apart by colour-blind eyes too.
-  function heatColour(value, signed = false) {
+  // Blue for more, orange for less: told apart by colour-blind eyes too. Red, green, blue and opacity, from 0 to 255.
+  function heatPixel(value, signed = false) {
     const size = Math.min(1, Math.abs(value));
-    return `rgb(${signed && value < 0 ? "213 94 0" : "0 114 178"} / ${(0.06 + 0.94 * size).toFixed(3)})`;
+    const [r, g, b] = signed && value < 0 ? [213, 94, 0] : [0, 114, 178];
+    return [r, g, b, Math.round(255 * (0.06 + 0.94 * size))];
+  }
+
+  // The same for a style sheet.
+  function heatColour(value, signed = false) {
+    const [r, g, b, opacity] = heatPixel(value, signed);
+    return `rgb(${r} ${g} ${b} / ${(opacity / 255).toFixed(3)})`;
   }
 
   // Give the visitor a file made in the browser.
@@ -268,6 +275,6 @@ window.tinylm = (() => {
   // What one panel tells the others: `bus.dispatchEvent(new CustomEvent(name, { detail }))`.
   const bus = new EventTarget();
 
-  return { unpacked, signed, floats, heat, heatColour, download, bus, el, spelled, said, percent, bytes, bars, roving, follow, atEnd, table, expertColour, expertInk, STOPPED, status,
+  return { unpacked, signed, floats, heat, heatPixel, heatColour, download, bus, el, spelled, said, percent, bytes, bars, roving, follow, atEnd, table, expertColour, expertInk, STOPPED, status,
     unknownNote, newWordsNote, SPECIAL };
 })();

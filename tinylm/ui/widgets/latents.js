@@ -24,11 +24,9 @@ window.tinylm.latentMap = (root, onChoose) => {
     const canvas = rows.children[position].lastElementChild;
     canvas.width = sizes.d_latent;
     canvas.height = 1;
-    const pen = canvas.getContext("2d", { willReadFrequently: true });
-    ofBlock(position).forEach((value, i) => {
-      pen.fillStyle = T.heatColour(value / scale, true);
-      pen.fillRect(i, 0, 1, 1);
-    });
+    const picture = new ImageData(sizes.d_latent, 1);
+    ofBlock(position).forEach((value, i) => picture.data.set(T.heatPixel(value / scale, true), 4 * i));
+    canvas.getContext("2d", { willReadFrequently: true }).putImageData(picture, 0, 0);
   }
 
   function row(position) {

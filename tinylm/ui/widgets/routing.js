@@ -61,9 +61,10 @@ function band() {
 
 const perBand = () => Math.max(1, Math.floor((chart.clientWidth - PADDING - LABELS) / COLUMN));
 
-function place(node) {
+// `most` columns go side by side; to ask the chart for its width at each column would lay the page out each time.
+function place(node, most) {
   let last = chart.lastElementChild;
-  if (!last || last.children.length - 1 >= perBand()) {
+  if (!last || last.children.length - 1 >= most) {
     last = band();
     chart.append(last);
   }
@@ -72,8 +73,9 @@ function place(node) {
 
 function layOut() {
   const focused = document.activeElement;
+  const most = perBand();
   chart.replaceChildren();
-  columns.forEach(place);
+  for (const node of columns) place(node, most);
   if (chart.contains(focused)) focused.focus();
 }
 
@@ -295,10 +297,11 @@ function draw(value, state) {
   const all = result.tokens || [];
   if (value.run !== run || all.length < drawn) start(value);
   T.atEnd(chart, () => {
+    const most = drawn < all.length ? perBand() : 0;
     for (; drawn < all.length; drawn++) {
       const node = column(all[drawn], drawn);
       columns.push(node);
-      place(node);
+      place(node, most);
       count(all[drawn]);
     }
   });
