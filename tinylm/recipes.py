@@ -115,10 +115,10 @@ _ARTICLE = Recipe(
 RECIPES: dict[str, dict[str, Recipe]] = {
     "default": {
         "text": Recipe(
-            epochs=10.3, batch_size=128, learning_rate=6e-3, optimizer="muon", answer_weight=8.0, joined_share=0.01
+            epochs=7.9, batch_size=128, learning_rate=6e-3, optimizer="muon", answer_weight=8.0, joined_share=0.01
         ),
         "moe": Recipe(
-            epochs=7.9, batch_size=128, learning_rate=6e-3, optimizer="muon", answer_weight=8.0, joined_share=0.01
+            epochs=6.0, batch_size=128, learning_rate=6e-3, optimizer="muon", answer_weight=8.0, joined_share=0.01
         ),
         "vision": Recipe(
             epochs=50.0,
