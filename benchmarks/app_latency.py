@@ -6,9 +6,6 @@ The app is served on 127.0.0.1 with the shipped weights, in which `<eos>` is mad
 60 tokens. A headless Chromium opens it and runs Complete and Routing at two speeds: as fast as the model goes, where
 several tokens share an update, and paced to one token an update, as a larger model would stream. Measured are:
 
-Where the machine can pin processes, the browser keeps to one half of its cores and the app to the other, as on two
-machines: a visitor's browser takes none of the server's time.
-
 - yield to DOM: from the moment the server's generator yields to the moment the panel has drawn the newest token of it.
   Server and browser stamp the same clock, since they share a machine.
 - the page's own work: CPU time of its main thread during a run, less an idle stretch of the same length. A trace of one
@@ -16,6 +13,8 @@ machines: a visitor's browser takes none of the server's time.
   runs in a page whose Complete tab has had runs before.
 - whole runs at full speed against `tinylm.stream` run bare in the app's process right after each: the time inside the
   server's generator; from gradio's first ask to the last yield; and from the click until the page says that it is done.
+  Once with browser and app on all cores, and once with half of the cores for each, as on two machines: a visitor's
+  browser takes none of the server's time.
 - the first load in a fresh browser context: bytes as sent and as unpacked, requests, requests to any other host, and
   the time until the finished example can be seen.
 """
@@ -186,36 +185,30 @@ def main() -> None:
     sync_playwright = playwright_or_exit()
     path = args.chromium or chromium_or_exit()
     measured_on = machine()  # before: what else ran shows in the load
-    browser_cores, app_cores = halves()
-    with (
-        tempfile.TemporaryDirectory(prefix="tinylm-") as folder,
-        App(endless(Path(args.weights), Path(folder) / "weights"), args.port or free_port(), app_cores) as app,
-        pinned(browser_cores),
-        sync_playwright() as playwright,
-    ):
-        browser = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
-        loads = [first_load(browser, app.address) for _ in range(args.rounds + 1)][1:]
-        runs, kinds, sources = stream_runs(browser, app, args.rounds)
-        report = {
-            "machine": measured_on
-            | {
-                "load_after": round(os.getloadavg()[0], 2),
-                "app_threads": app.ask("threads"),
-                "app_cores": len(app_cores),
-                "browser_cores": len(browser_cores),
-                "chromium": browser.version,
-            },
-            "rounds": args.rounds,
-            "new_tokens": N_NEW,
-            "pace_ms": PACE * 1000,
-            "unit": "ms unless named otherwise; medians over the rounds, or over all updates of them",
-            "drawing": {name: drawing(seen) for name, seen in runs.items()},
-            "work_by_kind_per_token": kinds,
-            "script_by_source_per_token": sources,
-            "stream": {name: against_bare(seen) for name, seen in runs.items() if name.endswith(FULL_SPEED)},
-            "first_load": load_summary(loads),
-        }
-        browser.close()
+    port = args.port or free_port()
+    with tempfile.TemporaryDirectory(prefix="tinylm-") as folder:
+        weights = endless(Path(args.weights), Path(folder) / "weights")
+        with served(sync_playwright, path, weights, port) as (browser, app):
+            loads = [first_load(browser, app.address) for _ in range(args.rounds + 1)][1:]
+            runs, kinds, sources = stream_runs(browser, app, args.rounds)
+            measured_on |= {"app_threads": app.ask("threads"), "chromium": browser.version}
+        apart = {}
+        if all(cores := halves()):
+            with served(sync_playwright, path, weights, port, *cores) as (browser, app):
+                apart = whole_runs(browser, app, args.rounds)
+    report = {
+        "machine": measured_on | {"load_after": round(os.getloadavg()[0], 2)},
+        "rounds": args.rounds,
+        "new_tokens": N_NEW,
+        "pace_ms": PACE * 1000,
+        "unit": "ms unless named otherwise; medians over the rounds, or over all updates of them",
+        "drawing": {name: drawing(seen) for name, seen in runs.items()},
+        "work_by_kind_per_token": kinds,
+        "script_by_source_per_token": sources,
+        "stream": {name: against_bare(seen) for name, seen in runs.items() if name.endswith(FULL_SPEED)},
+        "stream_on_cores_of_its_own": {name: against_bare(seen) for name, seen in apart.items()},
+        "first_load": load_summary(loads),
+    }
     show(report)
     write(args.out, report)
 
@@ -252,6 +245,22 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextmanager
+def served(
+    sync_playwright: Callable[[], Any],
+    path: str,
+    weights: Path,
+    port: int,
+    browser_cores: Sequence[int] = (),
+    app_cores: Sequence[int] = (),
+) -> Iterator[tuple[Browser, App]]:
+    """The app and a browser, each on these cores, or on all."""
+    with App(weights, port, app_cores) as app, pinned(browser_cores), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
+        yield browser, app
+        browser.close()
 
 
 def halves() -> tuple[list[int], list[int]]:
@@ -490,6 +499,20 @@ def stream_runs(browser: Browser, app: App, rounds: int) -> tuple[dict[str, list
     return runs, kinds, sources
 
 
+def whole_runs(browser: Browser, app: App, rounds: int) -> dict[str, list[Seen]]:
+    """Runs of each tab at full speed, in turn."""
+    runs: dict[str, list[Seen]] = defaultdict(list)
+    traffic = Traffic()
+    with opened(browser, app.address, traffic) as (page, cdp):
+        for round_ in range(rounds + 1):  # the first warms up
+            for tab in TABS:
+                idle = go_to(page, cdp, tab)
+                found = [one_run(page, cdp, app, tab, 0.0, idle, traffic) for _ in range(FAST_RUNS)]
+                if round_:
+                    runs[f"{tab.label}, {FULL_SPEED}"] += found
+    return runs
+
+
 def go_to(page: Page, cdp: CDPSession, tab: Tab) -> float:
     """Open a tab and fill in its prompt; returns the page's work there in ms per idle second."""
     page.get_by_role("tab", name=tab.label, exact=True).click()
@@ -685,9 +708,10 @@ def show(report: Mapping[str, Any]) -> None:
     for head, key in (("work, ms/token", "work_by_kind_per_token"), ("script, ms/token", "script_by_source_per_token")):
         found = report[key]
         table((head, *next(iter(found.values()))), [(name, *ms.values()) for name, ms in found.items()])
-    streams = report["stream"]
-    names = next(iter(streams.values()))
-    table(("ms, at full speed", *streams), [(name, *(found[name] for found in streams.values())) for name in names])
+    for head, key in (("ms, at full speed", "stream"), ("on cores of its own", "stream_on_cores_of_its_own")):
+        if streams := report[key]:
+            names = next(iter(streams.values()))
+            table((head, *streams), [(name, *(found[name] for found in streams.values())) for name in names])
     load = report["first_load"]
     table(
         ("first load", ""),

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import socket
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import open_browser, watched_page
 from gradio_client import Client
+from playwright.sync_api import expect
 from serve import free_port, make_weights
 
 from tinylm.generate import stream
@@ -380,6 +384,56 @@ def test_stop_while_waiting_leaves_the_queue_at_once(app: App) -> None:
     assert app.steps.n - n < MAX_NEW_TOKENS  # while the others still run
     app.post("gradio_api/cancel", session_hash="three", fn_index=number, event_id="any")
     stream.close()
+
+
+@contextmanager
+def all_places_taken(app: App) -> Iterator[None]:
+    """Other visitors hold every place."""
+    with ExitStack() as places:
+        for i in range(MAX_RUNNING):
+            places.enter_context(app.services[0].slots.take(visit=Visit(f"other {i}")))  # type: ignore[call-arg]
+        yield
+
+
+@pytest.mark.browser
+def test_a_run_that_waits_for_its_place_says_so_and_what_stood_there_stays(app: App) -> None:
+    with open_browser() as browser, watched_page(browser) as page:
+        page.goto(app.address)
+        status, panel = page.locator("#complete-panel .tl-status"), page.locator("#complete-panel .tl-text")
+        expect(panel.locator(".tl-chip").first).to_be_visible()
+        before = panel.text_content()
+        page.locator("#complete-prompt textarea").fill("Bees make")
+        with all_places_taken(app):
+            page.locator("#complete-run").click()
+            expect(status).to_have_text("Waiting for a free place: others are being served…")
+            assert panel.text_content() == before
+        expect(status).to_have_attribute("data-state", "done")
+        expect(panel.locator(".tl-prompt").first).to_have_text(re.compile("^B"))
+        with all_places_taken(app):
+            page.locator("#complete-run").click()
+            expect(status).to_have_attribute("data-state", "waiting")
+            page.locator("#complete-stop").click()
+            expect(status).to_have_text("You stopped it.")
+
+
+def test_a_run_that_has_said_that_it_waits_leaves_the_queue_at_once_when_stopped(app: App) -> None:
+    number = app.number("run_prompt")
+    with all_places_taken(app):
+        run = app.post("gradio_api/queue/join", data=SHORT, fn_index=number, session_hash="patient")
+        with app.read("gradio_api/queue/data?session_hash=patient") as stream:
+            read_until(stream, b'"waiting"')
+            assert app.counts() == (MAX_RUNNING, 1)
+            app.post("gradio_api/cancel", session_hash="patient", fn_index=number, event_id=run["event_id"])
+            until(lambda: app.counts() == (MAX_RUNNING, 0))
+
+
+def test_a_run_that_gets_its_place_at_once_never_says_that_it_waits(app: App) -> None:
+    app.post("gradio_api/queue/join", data=SHORT, fn_index=app.number("run_prompt"), session_hash="at_once")
+    with app.read("gradio_api/queue/data?session_hash=at_once") as stream:
+        read = b""
+        while b"process_completed" not in read:
+            read += stream.recv(65536)
+    assert b'"done"' in read and b'"waiting"' not in read
 
 
 def test_a_client_that_never_reads_ends_at_its_length_and_leaves_few_messages(app: App) -> None:

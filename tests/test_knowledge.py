@@ -258,8 +258,8 @@ def test_most_lines_are_short():
 
 def test_spelling_is_british():
     american = r"\b(color|center|gray|favorite|meter|liter|neighbor|mom|airplane|truck|cookie|sidewalk)s?\b"
-    # "Airplane" is a word that readers may know; that it means a plane is a fact. What visitors from everywhere type, and
-    # so the statements that have an answer, may be American.
+    # "Airplane" is a word that readers may know; that it means a plane is a fact. The statements that have an answer
+    # are what visitors from everywhere type, and may be American.
     answered = {said.line.fact for said in knowledge._all_said(knowledge.TABLES) if said.cut is not None}
     lines = [line.text for line in LINES if line.relation != "same" and (line.phrasing or line.fact not in answered)]
     assert [text for text in lines if re.search(american, text, re.IGNORECASE)] == []

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import aclosing, closing, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import gradio as gr
 from gradio.context import LocalContext
@@ -40,6 +40,8 @@ MAX_UNREAD = 6
 """Messages of a session that wait to be read; while there are so many, a run's further updates are skipped."""
 SECONDS_BETWEEN_LOOKS = 0.1
 """How often a run that has nothing to tell, such as one that waits for its place, looks whether anyone still waits."""
+SECONDS_BEFORE_NOTICE = 0.3
+"""A run that got no place for so long tells the page that it waits for one."""
 
 T = TypeVar("T")
 Answer = Callable[[Service], Iterator[Update]]
@@ -94,7 +96,8 @@ def for_page(
 ) -> Iterator[dict[str, Any]]:
     """A widget's values, packed: `run`, `state` (running, done, error), `message`, the update's `result` and `page`.
 
-    `opening` marks an example that was made before anyone asked.
+    Before them `page_run` may put one whose state is waiting, with nothing in it. `opening` marks an example that was
+    made before anyone asked.
     """
     visit, told = visit or Visit(), told or Told("opening")
     value: dict[str, Any] = {"run": run_number(), "state": "running", "message": "", "result": {}, "page": {}}
@@ -158,7 +161,10 @@ async def page_run(
         turns.begin(caller.session, other)
     is_newest = turns.begin(caller.session, tab) if tab else lambda: True
     visit, told = Visit(caller.visitor, lambda: caller.has_gone() or not is_newest()), Told(name)
-    async with aclosing(_in_a_thread(for_page(answer(service.of(visit)), visit, told), caller, visit, told)) as values:
+    # Numbered before the run's own values, which may come right behind it.
+    notice = {"run": run_number(), "state": "waiting", "message": "", "result": {}, "page": {}}
+    updates = for_page(answer(service.of(visit)), visit, told)
+    async with aclosing(_in_a_thread(updates, caller, visit, told, notice)) as values:
         async for value in values:
             yield value
 
@@ -198,35 +204,44 @@ class Caller(NamedTuple):
         )
 
 
-async def _in_a_thread(values: Iterator[T], caller: Caller, visit: Visit, told: Told) -> AsyncGenerator[T, None]:
-    """What a generator yields, each value made when it is asked for; logs the request when it is over."""
+async def _in_a_thread(
+    values: Iterator[T], caller: Caller, visit: Visit, told: Told, notice: T | None = None
+) -> AsyncGenerator[T, None]:
+    """What a generator yields, each value made when it is asked for; logs the request when it is over.
+
+    `notice` comes first if the run has to wait for its place.
+    """
     loop = asyncio.get_running_loop()
-    ready: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue()  # (is a value, value or how it ended)
+    ready: asyncio.Queue[tuple[Literal["notice", "value", "end"], Any]] = asyncio.Queue()
     asked = threading.Semaphore(0)
     timer: asyncio.TimerHandle | None = None
+    noticed_from = loop.time() + SECONDS_BEFORE_NOTICE
 
-    def hand(is_value: bool, what: Any) -> None:
+    def hand(kind: Literal["value", "end"], what: Any) -> None:
         with suppress(RuntimeError):  # the server has ended meanwhile
-            loop.call_soon_threadsafe(ready.put_nowait, (is_value, what))
+            loop.call_soon_threadsafe(ready.put_nowait, (kind, what))
 
     def work() -> None:
         error = None
         try:
             with closing(cast(Generator[T, None, None], values)):
                 for value in values:
-                    hand(True, value)
+                    hand("value", value)
                     asked.acquire()
                     if visit.is_over():
                         break
         except BaseException as raised:
             error = raised
         told.write()
-        hand(False, error)
+        hand("end", error)
 
     def look() -> None:
-        nonlocal timer
+        nonlocal timer, notice
         if visit.is_over():
             visit.leave()
+        elif notice is not None and visit.waits() and loop.time() >= noticed_from:
+            ready.put_nowait(("notice", notice))
+            notice = None
         timer = loop.call_later(SECONDS_BETWEEN_LOOKS, look)
 
     look()
@@ -234,9 +249,12 @@ async def _in_a_thread(values: Iterator[T], caller: Caller, visit: Visit, told: 
     skipped: list[T] = []
     try:
         while True:
-            is_value, what = await ready.get()
-            if not is_value:
+            kind, what = await ready.get()
+            if kind == "end":
                 break
+            if kind == "notice":
+                yield what
+                continue
             if caller.n_unread() < MAX_UNREAD:
                 skipped.clear()
                 yield what

@@ -53,25 +53,30 @@ class Visit:
         self.visitor = visitor
         self._gone = gone
         self._has_left = False
-        self._wake: Callable[[], None] = lambda: None
+        self._wake: Callable[[], None] | None = None  # while it waits for a place
 
     def leave(self) -> None:
         """End the run at its next step, or now if it is still waiting for a place."""
         self._has_left = True
-        self._wake()
+        if (wake := self._wake) is not None:
+            wake()
 
     def is_over(self) -> bool:
         """Whether nobody waits for the answer."""
         return self._has_left or self._gone()
 
+    def waits(self) -> bool:
+        """Whether the run waits for a place."""
+        return self._wake is not None
+
     @contextmanager
     def woken(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Within the block, `leave` calls `wake`."""
+        """Within the block, in which the run waits for a place, `leave` calls `wake`."""
         self._wake = wake
         try:
             yield
         finally:
-            self._wake = lambda: None
+            self._wake = None
 
 
 class Slots:

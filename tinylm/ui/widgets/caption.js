@@ -232,4 +232,4 @@ function draw(value, now) {
   tell();
 }
 
-T.follow(props, watch, "caption-stop", draw);
+T.follow(element, props, watch, "caption-stop", draw);

@@ -451,4 +451,4 @@ find(".tl-download").addEventListener("click", () => {
 });
 
 followSettings();
-T.follow(props, watch, "complete-stop", arrive);
+T.follow(element, props, watch, "complete-stop", arrive);

@@ -117,15 +117,17 @@ window.tinylm = (() => {
   }
 
   // Draw at once and after each change. Values of an older run that come late are dropped, and a run that the
-  // visitor stopped is drawn as such.
-  function follow(props, watch, stopId, draw) {
+  // visitor stopped is drawn as such. Of one that waits for its place only that is told; what stood there stays.
+  function follow(root, props, watch, stopId, draw) {
     let newest = 0;
     let stopped = 0;
     const update = () => {
       const value = unpacked(props.value);
       if (!value || !value.run || value.run < newest) return;
       newest = value.run;
-      draw(value, value.state === "running" && stopped === value.run ? "stopped" : value.state);
+      const state = ["running", "waiting"].includes(value.state) && stopped === value.run ? "stopped" : value.state;
+      if (value.state === "waiting") status(root.querySelector(".tl-status"), value, state, "");
+      else draw(value, state);
     };
     let asked = false; // whether the visitor did anything else since Stop, such as starting another run
     document.addEventListener("keydown", () => (asked = true));
@@ -194,6 +196,7 @@ window.tinylm = (() => {
   // The line above a panel: what is going on, in words.
   function status(node, value, state, done) {
     const text = {
+      waiting: "Waiting for a free place: others are being served…",
       running: "Running…",
       stopped: "You stopped it.",
       error: value.message,

@@ -112,4 +112,4 @@ function draw(value, state) {
     `Times are measured on this server: all ways in turn, the median of at least ${page.n_timed} steps behind the prompt, after a run that warms up.`;
 }
 
-T.follow(props, watch, "proof-stop", draw);
+T.follow(element, props, watch, "proof-stop", draw);

@@ -148,4 +148,4 @@ new IntersectionObserver(
 
 T.bus.addEventListener("caption", hear);
 T.bus.dispatchEvent(new CustomEvent("caption-asked"));
-T.follow(props, watch, "caption-stop", draw);
+T.follow(element, props, watch, "caption-stop", draw);

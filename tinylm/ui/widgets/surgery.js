@@ -240,4 +240,4 @@ function draw(value, state) {
   table();
 }
 
-T.follow(props, watch, "routing-stop", draw);
+T.follow(element, props, watch, "routing-stop", draw);

@@ -498,4 +498,4 @@ function draw(value, state) {
   show();
 }
 
-T.follow(props, watch, "training-stop", draw);
+T.follow(element, props, watch, "training-stop", draw);
