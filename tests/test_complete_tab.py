@@ -16,7 +16,7 @@ from serve import make_weights
 
 import tinylm
 from tinylm.checkpoint import Run
-from tinylm.ui import zero_gpu
+from tinylm.ui import attention, zero_gpu
 from tinylm.ui.limits import MAX_NEW_TOKENS, Refused
 from tinylm.ui.models import RunFolders
 from tinylm.ui.service import Service, Update
@@ -563,7 +563,7 @@ def test_the_run_can_be_downloaded(page: Page, weights: Path, run: Run) -> None:
 @pytest.mark.browser
 def test_other_panels_hear_of_the_text_and_of_the_chosen_token(page: Page, run: Run, weights: Path) -> None:
     opening = text_of(page)
-    assert opening["ids"][: opening["nPrompt"]] == run.tokenizer.encode(PROMPT)
+    assert opening["ids"][: opening["nPrompt"]] == run.tokenizer.encode(attention.EXAMPLE)
     page.evaluate(
         """() => {
             window.heard = [];

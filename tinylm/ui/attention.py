@@ -14,7 +14,7 @@ from tinylm.ui.service.attend import attend, attend_to_example
 from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
 
-EXAMPLE, EXAMPLE_TOKENS = "A baby cat is called", 40
+EXAMPLE, EXAMPLE_TOKENS = "A baby cat is called a", 40
 
 
 def build(service: Service, turns: Turns) -> Tab:

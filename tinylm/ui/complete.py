@@ -18,11 +18,11 @@ from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
 
 EXAMPLES = (
-    "A baby cat is called",
+    attention.EXAMPLE,
     "The capital of France is",
     "The opposite of hot is",
     "trees lose leaves in",
-    "Bees make",
+    "bees make",
     "The day after Monday is",
 )
 
