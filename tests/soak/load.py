@@ -140,7 +140,8 @@ async def _results(server: Server, page: Page, i: int, question: Question) -> As
             value = new if isinstance(new, dict) else patched(value, new)
             if value["state"] == "error":
                 raise Refusal(value["message"])
-            yield json.loads(value["rest"])["result"]
+            if value["state"] != "waiting":  # for a place: nothing is answered yet
+                yield json.loads(value["rest"])["result"]
 
 
 def patched(value: dict[str, Any], changes: list[list[Any]]) -> dict[str, Any]:

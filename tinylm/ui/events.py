@@ -162,7 +162,7 @@ async def page_run(
     is_newest = turns.begin(caller.session, tab) if tab else lambda: True
     visit, told = Visit(caller.visitor, lambda: caller.has_gone() or not is_newest()), Told(name)
     # Numbered before the run's own values, which may come right behind it.
-    notice = {"run": run_number(), "state": "waiting", "message": "", "result": {}, "page": {}}
+    notice = Packing().pack({"run": run_number(), "state": "waiting", "message": "", "result": {}, "page": {}})
     updates = for_page(answer(service.of(visit)), visit, told)
     async with aclosing(_in_a_thread(updates, caller, visit, told, notice)) as values:
         async for value in values:
