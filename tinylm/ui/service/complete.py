@@ -161,7 +161,7 @@ def _check_inside(run: Run, ids: list[int]) -> None:
 
 
 def _described(texts: Sequence[str], steps: Sequence[Step]) -> list[dict[str, Any]]:
-    # All numbers of an update are rounded at once: one by one that takes a thirtieth of the model's own time.
+    # All numbers of an update are rounded at once: the model is so fast that one by one would be felt.
     shares = torch.tensor([[p for _, p in step.alternatives] for step in steps], dtype=torch.float64)
     return [
         {
