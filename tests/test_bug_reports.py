@@ -507,6 +507,8 @@ run = tinylm.load(folder)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which who runs the tests in the background ignores
 if limit:  # as a full disk does it: what is written beyond so many bytes is refused
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+else:  # the first save imports a part of numpy whose C code loses a Ctrl-C that comes in that moment
+    tinylm.save(folder, run.model, run.tokenizer, {})
 print("saving", flush=True)
 while True:
     with torch.no_grad():
