@@ -118,6 +118,16 @@ def test_attention_behind_a_cache_equals_attention_over_everything(chunks):
     torch.testing.assert_close(torch.cat(parts, dim=1).double(), textbook(attention, x), atol=1e-5, rtol=1e-5)
 
 
+def test_under_autocast_attention_is_rounded_and_sees_no_later_position():
+    attention = make(24, 3, 5)
+    x = torch.randn(2, 9, 24, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = attention(x)
+    torch.testing.assert_close(y.double(), textbook(attention, x), atol=0.1, rtol=0.05)
+    y[:, 4].sum().backward()
+    assert bool((x.grad[:, 5:] == 0).all()) and bool((x.grad[:, :5] != 0).any(dim=2).all())
+
+
 @torch.no_grad()
 def test_the_cache_holds_the_latents_and_nothing_else():
     config = tiny_config("text", n_layers=2)

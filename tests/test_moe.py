@@ -5,7 +5,7 @@ import reference
 import torch
 from reference import Route
 
-from tinylm import MoEConfig, Routing, load_balancing_loss
+from tinylm import MoEConfig, Routing, load_balancing_loss, moe
 from tinylm.moe import FeedForward, MixtureOfExperts
 
 COMBINATIONS = [(3, 2), (4, 2), (5, 1), (5, 3), (3, 3), (1, 1)]  # n_experts, top_k
@@ -52,19 +52,37 @@ def test_the_mixture_equals_a_loop_over_tokens(n_experts, top_k):
     torch.testing.assert_close(routing.weights, torch.tensor([r.weights for r in routes]), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("n_tokens", [7, moe.ROUND_FROM + 3])
 @pytest.mark.parametrize(("n_experts", "top_k"), COMBINATIONS)
-def test_both_ways_to_combine_the_experts_give_the_same_output_and_gradients(n_experts, top_k):
-    # By weight is what an accelerator takes; by expert is what the loop over tokens is compared with.
+def test_both_ways_to_combine_the_experts_give_the_same_output_and_gradients(n_experts, top_k, n_tokens):
+    # By weight is what an accelerator takes; by expert is what the loop over tokens is compared with. With many tokens
+    # its groups are filled up with copies of token 0, which must leave no trace.
     mixture = make(n_experts, top_k)
-    x = torch.randn(7, 10, generator=torch.Generator().manual_seed(5))
+    x = torch.randn(n_tokens, 10, generator=torch.Generator().manual_seed(5)).requires_grad_()
     found = []
     for combine in (mixture.by_expert, mixture.by_weight):
         mixture.zero_grad()
+        x.grad = None
         y = combine(x, mixture.router(x))
-        y.square().sum().backward()
-        found.append([y.detach(), *(p.grad.clone() if p.grad is not None else 0 * p for p in mixture.parameters())])
+        y.square().mean().backward()
+        grads = [x.grad, *(p.grad.clone() if p.grad is not None else 0 * p for p in mixture.parameters())]
+        found.append([y.detach(), *grads])
     for by_expert, by_weight in zip(*found, strict=True):
         torch.testing.assert_close(by_weight, by_expert, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_with_many_tokens_every_expert_reads_a_multiple_of_the_same_number(monkeypatch):
+    # Remembers training in bfloat16, where each new size cost more than its product.
+    mixture, sizes = make(4, 2), []
+    real = FeedForward.forward
+    monkeypatch.setattr(FeedForward, "forward", lambda self, x: (sizes.append(len(x)), real(self, x))[1])
+    mixture(torch.randn(9, 100, 10))
+    assert sum(sizes) >= 1800 and all(size % moe.ROUND_TO == 0 for size in sizes)
+    assert sum(sizes) < 1800 + 4 * moe.ROUND_TO
+    sizes.clear()
+    mixture(torch.randn(2, 5, 10))
+    assert sum(sizes) == 20  # a prompt is not filled up
 
 
 @pytest.mark.parametrize(("n_experts", "top_k"), COMBINATIONS)

@@ -48,13 +48,7 @@ class MultiHeadLatentAttention(nn.Module):
         q_BHTK = self._split_heads(self.w_q(x_BTD))
         k_BHSK = self._split_heads(self.w_uk(c_kv_BSR))
         v_BHSK = self._split_heads(self.w_uv(c_kv_BSR))
-        n_queries, n_keys = q_BHTK.shape[2], k_BHSK.shape[2]
-        if n_queries == n_keys:  # the same rule as `visible`, named so that fused kernels can use it
-            out_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, is_causal=True)
-        else:
-            mask_TS = visible(n_queries, n_keys, x_BTD.device)
-            out_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=mask_TS)
-        return self.w_o(out_BHTK.transpose(1, 2).flatten(2))
+        return self.w_o(_attend(q_BHTK, k_BHSK, v_BHSK).transpose(1, 2).flatten(2))
 
     def absorb(self, x_BTD: Tensor, c_kv_BSR: Tensor) -> Tensor:
         """Attend in latent space: q (W_UK c) = (W_UK^T q) c, and W_UV after the weighted sum. For decoding.
@@ -86,6 +80,19 @@ class MultiHeadLatentAttention(nn.Module):
 
     def _split_heads(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.unflatten(2, (self.n_heads, self.d_head)).transpose(1, 2)
+
+
+def _attend(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:
+    """The weighted sum of the values for the last T of S positions, by a fused kernel, (B, H, T, K)."""
+    n_queries, n_keys = q_BHTK.shape[2], k_BHSK.shape[2]
+    # The same rule as `visible`, named where fused kernels can use it.
+    is_causal = n_queries == n_keys
+    mask_TS = None if is_causal else visible(n_queries, n_keys, q_BHTK.device)
+    if q_BHTK.device.type != "cpu" or q_BHTK.dtype != torch.bfloat16:
+        return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, mask_TS, is_causal=is_causal)
+    with torch.autocast("cpu", enabled=False):  # on a CPU the backward pass takes five times as long in bfloat16
+        q, k, v = q_BHTK.float(), k_BHSK.float(), v_BHSK.float()
+        return F.scaled_dot_product_attention(q, k, v, mask_TS, is_causal=is_causal).bfloat16()
 
 
 def visible(n_queries: int, n_keys: int, device: torch.device | str = "cpu") -> Tensor:

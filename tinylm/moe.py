@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from tinylm.config import ModelConfig, MoEConfig
 
+ROUND_FROM, ROUND_TO = 1024, 64
+"""From so many (token, expert) pairs on, the groups of the experts are rounded up to a multiple of this."""
+
 
 class Routing(NamedTuple):
     """What a layer's router decided, for N tokens in (batch, position) order."""
@@ -71,11 +74,13 @@ class MixtureOfExperts(nn.Module):
         top_k = routing.expert_ids.shape[1]
         chosen = routing.expert_ids.flatten()
         order = chosen.argsort(stable=True)
-        token_of_pair = order // top_k
-        sizes = chosen.bincount(minlength=len(self.experts)).tolist()
-        groups = x_ND[token_of_pair].split(sizes)
+        token_of_pair, weights = order // top_k, routing.weights.flatten()[order]
+        sizes_E = chosen.bincount(minlength=len(self.experts))
+        if len(order) >= ROUND_FROM:
+            token_of_pair, weights, sizes_E = _rounded_up(token_of_pair, weights, sizes_E)
+        groups = x_ND.index_select(0, token_of_pair).split(sizes_E.tolist())
         outputs = [expert(group)[0] for expert, group in zip(self.experts, groups, strict=True) if len(group)]
-        weighted = torch.cat(outputs) * routing.weights.flatten()[order, None].to(x_ND.dtype)
+        weighted = torch.cat(outputs) * weights[:, None].to(x_ND.dtype)
         return torch.zeros_like(weighted[:1]).expand(len(x_ND), -1).index_add(0, token_of_pair, weighted)
 
     def by_weight(self, x_ND: Tensor, routing: Routing) -> Tensor:
@@ -90,6 +95,23 @@ class MixtureOfExperts(nn.Module):
             for expert, weights_N in zip(self.experts, weights_NE.unbind(1), strict=True)
         ]
         return torch.stack(weighted).sum(dim=0)
+
+
+def _rounded_up(token_of_pair: Tensor, weights: Tensor, sizes_E: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Fill each expert's group up to a multiple of `ROUND_TO` with copies of token 0 that weigh nothing.
+
+    For each size of a bfloat16 product that a CPU has not met of late, code is made first, which takes longer than the
+    product: in training, where no two steps would have the same sizes.
+    """
+    rooms_E = (sizes_E + ROUND_TO - 1) // ROUND_TO * ROUND_TO
+    filled_before_E = (rooms_E - sizes_E).cumsum(0) - (rooms_E - sizes_E)
+    places = torch.arange(len(token_of_pair)) + filled_before_E.repeat_interleave(sizes_E)
+    total = int(rooms_E.sum())
+    return (
+        token_of_pair.new_zeros(total).index_copy(0, places, token_of_pair),
+        weights.new_zeros(total).index_copy(0, places, weights),
+        rooms_E,
+    )
 
 
 def feed_forward(config: ModelConfig) -> FeedForward | MixtureOfExperts:
