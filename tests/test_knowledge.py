@@ -128,6 +128,18 @@ def test_the_fact_of_a_probe_is_in_training_in_another_phrasing():
     assert [probe.line.text for probe in PROBES if probe.line.fact not in taught] == []
 
 
+def test_the_answer_of_a_probe_ends_three_other_lines_of_its_fact():
+    # A wording that alone asks for the plural, or the other way round, is no question of knowing it.
+    train = set(CORPUS.train)
+    taught = Counter()
+    for line in LINES:
+        if line.text in train and line.phrasing:
+            words = knowledge.normalise(line.text).split()
+            taught.update((line.fact, " ".join(words[start:])) for start in range(1, len(words)))
+    few = [p.line.text for p in PROBES if taught[p.line.fact, knowledge.normalise(p.answers[0])] < 3]
+    assert few == []
+
+
 def test_a_probe_has_a_prompt_of_two_words_and_few_answers_not_given_away():
     for probe in PROBES:
         prompt = f" {knowledge.normalise(probe.prompt)} "

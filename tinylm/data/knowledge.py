@@ -20,8 +20,9 @@ first too. `more` is typed like `low`, but said only of the facts that everybody
 of each of these for a share of the wordings: what people ask most is said in many more ways, and what they ask rarely
 doesn't take the learning away from it. `answers` names the columns that the rest of the fact settles: only a phrasing
 that ends in one of them can become a probe, and at least four do (the example above is shortened), so that a fact is
-still taught that way round when one of its wordings is held out. `# note:` is for the reader; any other `#` line is an
-error.
+still taught that way round when one of its wordings is held out: a probe is a held-out wording whose very answer
+("pup", not "pups") ends three lines of the same fact that are trained on. `# note:` is for the reader; any other `#`
+line is an error.
 
 A cell is a noun or any other text. `mouse/mice` gives the plural where the rule would fail; `~milk` marks a word
 that is never counted and `+scissors` one that is always plural. In a phrasing `{x}` is the cell as it stands,
@@ -306,12 +307,19 @@ def build(seed: int = 0, folder: Path = TABLES) -> Corpus:
     probes: dict[str, list[Probe]] = {"validation": [], "test": []}
     asked = [item for item in said if item.cut is not None and item.line.phrasing and normalise(item.line.text) in held]
     goes_on = _continuations(said, {normalise(_split_at(item)[0]) for item in asked})
+    taught = Counter(
+        (item.line.fact, normalise(_split_at(item)[1]))
+        for item in said
+        if item.cut is not None and normalise(item.line.text) not in held
+    )
     for item in said:
         part = held.get(normalise(item.line.text), "train")
         parts[part].append(item.line.text)
         if part == "train" or item.cut is None or not item.line.phrasing:
             continue
         prompt, own = _split_at(item)
+        if taught[item.line.fact, normalise(own)] < MIN_ENDINGS - 1:
+            continue
         right = answers[normalise(prompt)]
         if len(right) <= MAX_ANSWERS:
             others = {normalise(text): text for text in right.values()} | goes_on[normalise(prompt)]
