@@ -126,7 +126,7 @@ def training(
     """Real tokens a second of `train.py`'s steps and of plain ones, and the share of the peak."""
     model = task.model.train()
     parameters, optimizers = list(model.parameters()), make_optimizers(task.trained(), recipe)
-    precision = Precision.of(device)
+    precision = Precision.of(device, has_images=task.model.encoder is not None)
     steps = {
         "tinylm": step_on(device, task, parameters, optimizers, recipe.clip),
         "plain": lambda batch: take_step(task, batch.to(device), parameters, optimizers, recipe.clip, precision),

@@ -414,7 +414,7 @@ def spoil_the_loss(monkeypatch, step):
     def spoiling(*args):
         calls.append(1)
         loss = real(*args)
-        return type(loss)(*(part * math.nan for part in loss)) if len(calls) == step else loss
+        return type(loss)(*(part if part is None else part * math.nan for part in loss)) if len(calls) == step else loss
 
     monkeypatch.setattr(loop, "training_loss", spoiling)
 

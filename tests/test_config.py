@@ -159,7 +159,7 @@ def test_the_base_preset_has_about_a_hundred_million_parameters_and_trains_by_it
     ids = random_ids(2, 9, vocab_size=1250)
     batch = Batch(ids[:, :-1], ids[:, 1:])
     losses = [
-        take_step(task, batch, list(model.parameters()), optimizers, recipe.clip, Precision(False, False)).item()
+        take_step(task, batch, list(model.parameters()), optimizers, recipe.clip, Precision(False, False)).nats.item()
         for _ in range(2)
     ]
     assert losses[0] == pytest.approx(math.log(1250), abs=0.3)

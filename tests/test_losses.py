@@ -19,7 +19,7 @@ def test_the_training_loss_leaves_padding_out_of_both_its_parts(variant):
     model = lively(tiny_config(variant, vocab_size=tokenizer.vocab_size, max_seq_len=30))
     batch = Lines.encode(["the cat sat on the mat", "a dog", "the"], tokenizer, 30).batch(torch.arange(3))
     images = random_images(3) if "vision" in variant else None
-    loss, nats = training_loss(model, Batch(batch.ids, batch.targets, images))
+    loss, nats, _ = training_loss(model, Batch(batch.ids, batch.targets, images))
     logprobs = model(batch.ids, images).logits.detach().double().log_softmax(dim=-1)
     lost, routes = [], [[] for _ in range(3)]
     for row in range(3):
@@ -44,24 +44,47 @@ def test_the_answers_of_lines_count_as_often_as_the_recipe_says():
     lines = ["bees make honey", "cows eat grass", "bees"]
     starts = [10, 9, None]
     batch = Lines.encode(lines, tokenizer, 30, starts, 4.0).batch(torch.arange(3))
-    loss, nats = training_loss(model, batch)
+    loss, nats, answers = training_loss(model, batch)
     logprobs = model(batch.ids).logits.detach().double().log_softmax(dim=-1)
-    lost, weights = [], []
+    lost, weights, of_answers = [], [], [[], [], []]
     for row, (line, start) in enumerate(zip(lines, starts, strict=True)):
         n_prompt = len(tokenizer.encode(line if start is None else line[:start].rstrip()))
         for t, target in enumerate(batch.targets[row].tolist()):
             if target != IGNORED:
                 lost.append(-float(logprobs[row, t, target]))
                 weights.append(1.0 if start is None or t + 1 < n_prompt else 4.0)
+                if weights[-1] == 4.0:
+                    of_answers[row].append(lost[-1])
     assert nats.item() == pytest.approx(sum(lost) / len(lost), abs=1e-4)
     weighted = sum(a * w for a, w in zip(lost, weights, strict=True)) / sum(weights)
     assert loss.item() == pytest.approx(weighted, abs=1e-4) and loss.item() != pytest.approx(nats.item(), abs=1e-3)
+    assert answers[:2].tolist() == pytest.approx([sum(nats) / len(nats) for nats in of_answers[:2]], abs=1e-4)
+    assert answers[2].isnan()  # it has none
+
+
+@pytest.mark.parametrize("variant", ["text", "vision", "moe", "vision+moe"])
+def test_a_step_in_bfloat16_changes_loss_and_gradients_by_rounding_alone(variant):
+    model = lively(tiny_config(variant))
+    ids = random_ids(8, 9)
+    batch = Batch(ids[:, :-1], ids[:, 1:], random_images(8) if "vision" in variant else None)
+    found = []
+    for rounded in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+            loss = training_loss(model, batch, bf16_trunk=rounded)
+        loss.total.backward()
+        grads = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        assert grads.dtype == torch.float32 and bool(grads.isfinite().all())
+        found.append((loss.total.item(), grads))
+    (whole, grads), (near, near_grads) = found
+    assert near != whole and near == pytest.approx(whole, rel=0.02)
+    assert torch.cosine_similarity(grads, near_grads, dim=0) > 0.99
 
 
 def test_a_batch_without_a_target_costs_nothing():
     """Remembers lines of a single token, without <eos>: their mean loss was 0/0 and ended the run."""
     model = lively(tiny_config("text"))
-    loss, nats = training_loss(model, Batch(random_ids(2, 3), torch.full((2, 3), IGNORED)))
+    loss, nats, _ = training_loss(model, Batch(random_ids(2, 3), torch.full((2, 3), IGNORED)))
     assert float(loss.detach()) == float(nats.detach()) == 0.0
 
 

@@ -16,10 +16,11 @@ from tqdm import tqdm
 from tinylm import evaluation
 from tinylm.data.batches import Batch, BatchSource
 from tinylm.data.flowers import FlowerData, LabelledPictures
+from tinylm.data.known import Known
 from tinylm.data.others import OtherPictures
 from tinylm.data.text import TextCorpus
 from tinylm.gpu_step import GpuStep
-from tinylm.losses import LabelHead, training_loss
+from tinylm.losses import LabelHead, Loss, training_loss
 from tinylm.model import TinyLM
 from tinylm.recipes import Plan, Recipe, learning_rate
 from tinylm.tokenizer import Tokenizer
@@ -50,6 +51,7 @@ class Task:
     test_flowers: LabelledPictures | None = None
     beside: dict[str, Any] | None = None  # the figures of another run, for the model card
     label_head: LabelHead | None = None
+    known: Known | None = None
 
     def trained(self) -> nn.ModuleDict:
         """All modules with weights to train, the shipped model and what only training needs."""
@@ -74,19 +76,22 @@ class Progress:
 
 
 class Precision(NamedTuple):
-    """What is computed in bfloat16 instead of float32."""
+    """What is computed in bfloat16 instead of float32, under autocast."""
 
-    whole: bool  # under autocast, as GPUs that have it do best
+    whole: bool
     trunk: bool  # the image trunk
 
     @classmethod
-    def of(cls, device: torch.device) -> Precision:
-        """The fastest that `device` computes itself.
+    def of(cls, device: torch.device, has_images: bool = False) -> Precision:
+        """The fastest that `device` computes itself; emulated bfloat16 is slower than float32.
 
-        Emulated bfloat16 is slower than float32; on a CPU it pays for convolutions only.
+        On a CPU the few words of a caption are not worth the conversions.
         """
-        whole = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return cls(whole, whole or (device.type == "cpu" and cpu_computes_bf16()))
+        if device.type == "cuda":
+            hardware = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            hardware = device.type == "cpu" and cpu_computes_bf16()
+        return cls(hardware and not (has_images and device.type == "cpu"), hardware)
 
 
 def take_step(
@@ -96,18 +101,18 @@ def take_step(
     optimizers: list[torch.optim.Optimizer],
     clip: float,
     precision: Precision,
-) -> Tensor:
-    """One update from one batch; the loss in nats a token, which nothing has waited for yet."""
+) -> Loss:
+    """One update from one batch; its loss, which nothing has waited for yet."""
     with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=precision.whole):
-        loss, nats = training_loss(task.model, batch, task.label_head, precision.trunk)
+        loss = training_loss(task.model, batch, task.label_head, precision.trunk)
     for parameter in parameters:
         parameter.grad = None
-    loss.backward()
+    loss.total.backward()
     if clip:
         nn.utils.clip_grad_norm_(parameters, clip)
     for optimizer in optimizers:
         optimizer.step()
-    return nats
+    return loss
 
 
 def step_on(
@@ -117,11 +122,21 @@ def step_on(
     optimizers: list[torch.optim.Optimizer],
     clip: float,
 ) -> Callable[[Batch], Tensor]:
-    """How a step is taken there, from a batch on the CPU."""
-    precision = Precision.of(device)
+    """How a step is taken there, from a batch on the CPU; it gives back the loss in nats a token.
+
+    On a CPU it also notes how well each answer was known; a GPU would have to be waited for.
+    """
+    precision = Precision.of(device, has_images=task.model.encoder is not None)
     if device.type == "cuda":
         return GpuStep(task.model, task.label_head, optimizers, clip, precision.whole)
-    return lambda batch: take_step(task, batch, parameters, optimizers, clip, precision)
+
+    def step(batch: Batch) -> Tensor:
+        loss = take_step(task, batch, parameters, optimizers, clip, precision)
+        if task.known is not None and batch.rows is not None and loss.answers_B is not None:
+            task.known.note(batch.rows, loss.answers_B)
+        return loss.nats
+
+    return step
 
 
 def run_steps(

@@ -1,6 +1,6 @@
 """What training minimises: the next token, the balance of the experts, and the label named by the image trunk.
 
-B batch, T positions, L labels.
+B batch, T positions, N = B*T tokens, L labels.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Loss(NamedTuple):
 
     total: Tensor
     nats: Tensor  # its cross-entropy part, nats a token, every token counting the same
+    answers_B: Tensor | None = None  # the same of each line's answer alone, nan without one; None if none is marked
 
 
 class LabelHead(nn.Module):
@@ -71,6 +72,7 @@ def _text_loss(model: TinyLM, batch: Batch, output: ModelOutput) -> Loss:
     logits, targets = output.logits.flatten(0, 1), batch.targets.flatten()
     n_targets = (targets != IGNORED).sum().clamp(min=1)
     # Not the built-in mean: a batch of one-token lines has no target, and its loss is 0, not 0/0.
+    answers_B = None
     if batch.weights is None:
         nats = F.cross_entropy(logits, targets, reduction="sum") / n_targets
         total = nats
@@ -79,9 +81,11 @@ def _text_loss(model: TinyLM, batch: Batch, output: ModelOutput) -> Loss:
         weights_N = batch.weights.flatten() * (targets != IGNORED)
         nats = nats_N.detach().sum() / n_targets
         total = (nats_N * weights_N).sum() / weights_N.sum().clamp(min=1)
+        in_answer_BT = (batch.weights != 1) & (batch.targets != IGNORED)
+        answers_B = (nats_N.detach().view_as(in_answer_BT) * in_answer_BT).sum(dim=1) / in_answer_BT.sum(dim=1)
     if output.routings:
         assert model.config.moe is not None
         mask_N = batch.routed(model.config.n_slots)
         balancing = sum((load_balancing_loss(r, mask_N) for r in output.routings), torch.zeros_like(nats))
         total = total + model.config.moe.load_balancing_coef * balancing
-    return Loss(total, nats)
+    return Loss(total, nats, answers_B)

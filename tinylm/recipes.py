@@ -44,6 +44,7 @@ class Recipe:
     bucket: bool = True  # batches of lines of like length
     start_share: float = 0.1  # batches that begin with <eos>, so that the model can start from nothing
     answer_weight: float = 1.0  # how much the answers of the built-in corpus count against the rest of their lines
+    known_share: float = 1.0  # how often a line is read whose answer is known, beside one whose is not; on a CPU
     joined_share: float = 0.05  # added examples of several lines after each other, for longer prompts
     stored_size: int = 96  # side of the pictures that views are cut from
     augmented: bool = True
@@ -80,6 +81,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "max_seq_len": (1, 65536),
     "start_share": (0, 1),
     "answer_weight": (_ABOVE_0, 1e6),
+    "known_share": (0.01, 1),
     "joined_share": (0, 100),
     "stored_size": (2, 1024),
     "balance": (0, 1),
@@ -115,10 +117,22 @@ _ARTICLE = Recipe(
 RECIPES: dict[str, dict[str, Recipe]] = {
     "default": {
         "text": Recipe(
-            epochs=7.9, batch_size=128, learning_rate=6e-3, optimizer="muon", answer_weight=8.0, joined_share=0.01
+            epochs=7.9,
+            batch_size=128,
+            learning_rate=6e-3,
+            optimizer="muon",
+            answer_weight=8.0,
+            known_share=0.3,
+            joined_share=0.01,
         ),
         "moe": Recipe(
-            epochs=6.0, batch_size=128, learning_rate=6e-3, optimizer="muon", answer_weight=8.0, joined_share=0.01
+            epochs=6.0,
+            batch_size=128,
+            learning_rate=6e-3,
+            optimizer="muon",
+            answer_weight=8.0,
+            known_share=0.3,
+            joined_share=0.01,
         ),
         "vision": Recipe(
             epochs=50.0,

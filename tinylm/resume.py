@@ -12,6 +12,7 @@ from torch import nn
 from tqdm import tqdm
 
 from tinylm import checkpoint, durable
+from tinylm.data.known import Known
 from tinylm.loop import NotFinite, Progress, Task
 from tinylm.recipes import Plan
 
@@ -22,20 +23,25 @@ class Saves:
     """The state of a run on the disk, which `--resume` goes on from."""
 
     def __init__(
-        self, folder: Path, fingerprint: dict[str, Any], trained: nn.Module, optimizers: list[torch.optim.Optimizer]
+        self,
+        folder: Path,
+        fingerprint: dict[str, Any],
+        trained: nn.Module,
+        optimizers: list[torch.optim.Optimizer],
+        known: Known | None = None,
     ) -> None:
         """`fingerprint` is what must be the same for the run to go on."""
         self.failure: str | None = None  # why the last save was none
         self._step: int | None = None  # of the state on the disk, if it is this run's
         self._folder, self._fingerprint = folder, fingerprint
-        self._trained, self._optimizers = trained, optimizers
+        self._trained, self._optimizers, self._known = trained, optimizers, known
 
     def try_to_save(self, progress: Progress) -> None:
         """Save the state; if the disk won't have it, say so once: training is worth more than its state.
 
-        Nothing is drawn from PyTorch's own random numbers after the first weights, and batches hang on seed, epoch and
-        step alone: there is no more state than this. Raises NotFinite, and leaves the old state, if a weight is no
-        number any more.
+        Nothing is drawn from PyTorch's own random numbers after the first weights, and batches hang on seed, epoch,
+        step and what is known alone: there is no more state than this. Raises NotFinite, and leaves the old state, if
+        a weight is no number any more.
         """
         if not all(bool(parameter.isfinite().all()) for parameter in self._trained.parameters()):
             raise NotFinite(f"the weights are no numbers any more at step {progress.step}")
@@ -43,6 +49,7 @@ class Saves:
             "plan": self._fingerprint,
             "model": self._trained.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "known": self._known.state_dict() if self._known else None,
             "progress": dataclasses.asdict(progress),
         }
         try:
@@ -70,6 +77,8 @@ class Saves:
                 self._trained.load_state_dict(state["model"])
                 for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
                     optimizer.load_state_dict(saved)
+                if self._known:
+                    self._known.load_state_dict(state["known"])
         except Exception as error:  # of many kinds, on a file that only has the name
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise ValueError(f"--resume: {path} can't be used ({reason}); leave --resume out to start anew") from None

@@ -21,6 +21,7 @@ from tinylm.card import model_card
 from tinylm.config import ModelConfig
 from tinylm.data.batches import BatchSource, Lines, PictureBatches, TextBatches, Views, batches_an_epoch
 from tinylm.data.flowers import caption, load_flowers, read_pictures
+from tinylm.data.known import Known
 from tinylm.data.others import load_others, others_beside
 from tinylm.data.text import BUILT_IN, TextCorpus, load_corpus
 from tinylm.loop import NotFinite, Progress, Task, TrainingError, run_steps
@@ -82,7 +83,7 @@ def _train(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> dict[str, Any]:
     task = prepare(plan, recipe, sizes)
     trained = task.trained().to(device)
     optimizers = make_optimizers(trained, recipe)
-    saves = Saves(plan.out, fingerprint(plan, task), trained, optimizers)
+    saves = Saves(plan.out, fingerprint(plan, task), trained, optimizers, task.known)
     progress = saves.resume() if plan.resume else Progress()
     try:
         with _interruptible() as interrupted:
@@ -225,15 +226,18 @@ def prepare(plan: Plan, recipe: Recipe, sizes: dict[str, Any]) -> Task:
         )
     assert corpus is not None
     lines += join_lines(corpus.train, recipe.joined_share, tokenizer, max_seq_len, plan.seed)
+    train = Lines.encode(lines, tokenizer, max_seq_len, corpus.answer_starts, recipe.answer_weight)
+    known = Known(len(lines), recipe.known_share) if train.weights is not None and recipe.known_share < 1 else None
     batches = TextBatches(
-        Lines.encode(lines, tokenizer, max_seq_len, corpus.answer_starts, recipe.answer_weight),
+        train,
         Lines.encode(corpus.validation, tokenizer, max_seq_len),
         recipe.batch_size,
         plan.seed,
         recipe.bucket,
         recipe.start_share,
+        known,
     )
-    return Task(model, tokenizer, batches, corpus.source, corpus=corpus)
+    return Task(model, tokenizer, batches, corpus.source, corpus=corpus, known=known)
 
 
 def _of_two_tokens(corpus: TextCorpus, tokenizer: Tokenizer) -> TextCorpus:

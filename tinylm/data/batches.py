@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tinylm.data.augment import augment, cutmix, nothing
 from tinylm.data.flowers import FlowerData, caption
+from tinylm.data.known import Known
 from tinylm.tokenizer import Tokenizer
 
 IGNORED = -100  # a target that takes no part in the loss; cross_entropy's own default
@@ -32,6 +33,7 @@ class Batch(NamedTuple):
     images: Tensor | None = None  # (B, 3, size, size) float32 in [0, 1]; the last B of them have captions
     shares: Tensor | None = None  # (images, labels): how much of each picture is a picture of which label
     weights: Tensor | None = None  # (B, T), how much each target counts; None where all count alike
+    rows: Tensor | None = None  # (B,), which lines of the training text these are
 
     def to(self, device: torch.device) -> Batch:
         """The batch on `device`."""
@@ -49,7 +51,7 @@ class Batch(NamedTuple):
 
 
 class BatchSource(Protocol):
-    """Where training takes its batches from; the order depends on seed and epoch alone."""
+    """Where training takes its batches from; the order depends on the seed, the epoch and what is `Known` alone."""
 
     def n_batches(self) -> int:
         """Batches an epoch."""
@@ -113,7 +115,7 @@ class Lines:
         position = torch.arange(first + 1, 1 + width)
         targets = ids[:, 1:].masked_fill(position > lengths[:, None], IGNORED)
         weights = None if self.weights is None else self.weights[rows, first + 1 : 1 + width]
-        return Batch(ids[:, :-1], targets, weights=weights)
+        return Batch(ids[:, :-1], targets, weights=weights, rows=rows)
 
 
 class TextBatches:
@@ -127,12 +129,14 @@ class TextBatches:
         seed: int,
         bucket: bool = True,
         start_share: float = 0.0,
+        known: Known | None = None,
     ) -> None:
         """`bucket` sorts by length within pools of batches, else every batch is as wide as the longest line.
 
-        `start_share` of the batches begins with the start token, so that the model can start from nothing.
+        `start_share` of the batches begins with the start token, so that the model can start from nothing. `known`
+        tells how often each line is read; None reads every line once an epoch.
         """
-        self._train, self._validation = train, validation
+        self._train, self._validation, self._known = train, validation, known
         self._batch_size, self._seed, self._bucket, self._start_share = batch_size, seed, bucket, start_share
 
     def n_batches(self) -> int:
@@ -142,7 +146,10 @@ class TextBatches:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """One pass in a new order."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
-        order = torch.randperm(len(self._train.lengths), generator=generator)
+        if self._known is None:
+            order = torch.randperm(len(self._train.lengths), generator=generator)
+        else:
+            order = self._known.readings(epoch, generator)
         groups = list(order.split(self._batch_size))
         if self._bucket:
             groups = []
