@@ -117,7 +117,7 @@ _ARTICLE = Recipe(
 RECIPES: dict[str, dict[str, Recipe]] = {
     "default": {
         "text": Recipe(
-            epochs=7.9,
+            epochs=7.5,
             batch_size=128,
             learning_rate=6e-3,
             optimizer="muon",
@@ -126,7 +126,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             joined_share=0.01,
         ),
         "moe": Recipe(
-            epochs=6.0,
+            epochs=6.7,
             batch_size=128,
             learning_rate=6e-3,
             optimizer="muon",
