@@ -117,7 +117,7 @@ _ARTICLE = Recipe(
 RECIPES: dict[str, dict[str, Recipe]] = {
     "default": {
         "text": Recipe(
-            epochs=7.5,
+            epochs=8.2,
             batch_size=128,
             learning_rate=6e-3,
             optimizer="muon",
