@@ -2,10 +2,11 @@
 
 python benchmarks/training.py [--rounds 3] [--seconds 4]
 
-Real tokens a second, padding not counted, of tinylm's own steps; of the article's loop as a reader types it in
-(per-head modules, every batch padded to the longest line, batches of 8, SGD or AdamW); of transformers' GPT-2 of the
-same size in a plain PyTorch loop with AdamW, at the batch size of tinylm, each batch padded to its own longest line;
-and of the bare matrix products of tinylm's steps, forward and backward, at the rate this machine does them.
+Real tokens a second, padding not counted, of tinylm's own steps, in bfloat16 where the CPU has it, and in float32; of
+the article's loop as a reader types it in (per-head modules, every batch padded to the longest line, batches of 8, SGD
+or AdamW); of transformers' GPT-2 of the same size in a plain PyTorch loop with AdamW, at the batch size of tinylm, each
+batch padded to its own longest line; and of the bare matrix products of tinylm's steps, forward and backward, in the
+type tinylm computes them in, at the rate this machine does them.
 
 Then the time to the validation loss that the article's recipe has at its end, on 1,500 lines.
 """
@@ -69,6 +70,9 @@ def main() -> None:
 
     candidates = {
         "tinylm": lambda: rate_of(tinylm_steps(task, recipe), forever(task.batches), args.seconds),
+        "tinylm, float32": lambda: rate_of(
+            tinylm_steps(task, recipe, Precision(False, False)), forever(task.batches), args.seconds
+        ),
         "article, SGD": lambda: rate_of(
             plain_steps(model := ArticleLM(config).train(), torch.optim.SGD(model.parameters(), lr=ARTICLE_RATE)),
             forever(unbucketed),
@@ -90,6 +94,7 @@ def main() -> None:
         "machine": measured_on,
         "variant": args.variant,
         "preset": plan.preset_name,
+        "tinylm computes in": "bfloat16" if Precision.of(torch.device("cpu")).whole else "float32",
         "parameters": task.model.n_parameters(),
         "unit": "real tokens a second",
         "median": {name: round(statistics.median(values)) for name, values in rates.items()},
@@ -130,11 +135,11 @@ def rate_of(step: Callable[[Batch], object], batches: Iterator[Batch], seconds: 
     return n_tokens / (time.perf_counter() - started)
 
 
-def tinylm_steps(task: Task, recipe: Recipe) -> Callable[[Batch], object]:
-    """The training script's own step."""
+def tinylm_steps(task: Task, recipe: Recipe, precision: Precision | None = None) -> Callable[[Batch], object]:
+    """The training script's own step, in the type that it takes on this CPU unless told otherwise."""
     model = task.model.train()
     parameters, optimizers = list(model.parameters()), make_optimizers(task.trained(), recipe)
-    precision = Precision.of(torch.device("cpu"))
+    precision = precision or Precision.of(torch.device("cpu"))
     return lambda batch: take_step(task, batch, parameters, optimizers, recipe.clip, precision)
 
 
@@ -170,9 +175,11 @@ def product_rate(model: TinyLM, batches: Iterator[Batch], seconds: float) -> flo
     """Tokens a second if a step were nothing but the model's matrix products, forward and backward.
 
     Each product is done as one bare call with its output in place: for a weight (n_in, n_out) and N positions the
-    three of size N x n_in x n_out. Scores, and sums weighted by them, are of the size of the batch's longest line.
+    three of size N x n_in x n_out. Scores, and sums weighted by them, are of the size of the batch's longest line and
+    in float32.
     """
     config = model.config
+    dtype = torch.bfloat16 if Precision.of(torch.device("cpu")).whole else torch.float32
     d, r, k = config.d_model, config.d_latent, config.d_head
     layer = [(d, r), (d, d), (r, d), (r, d), (d, d), (d, config.d_ff), (config.d_ff, d)]
     weights = layer * config.n_layers + [(d, config.vocab_size)]
@@ -181,7 +188,7 @@ def product_rate(model: TinyLM, batches: Iterator[Batch], seconds: float) -> flo
     def tensor(role: str, *shape: int) -> Tensor:
         key = (role, *shape, 0)[:4]
         if key not in made:
-            made[key] = torch.randn(shape)
+            made[key] = torch.randn(shape, dtype=dtype if len(shape) == 2 else torch.float32)
         return made[key]
 
     def step(batch: Batch) -> None:
