@@ -85,7 +85,7 @@ class Precision(NamedTuple):
     def of(cls, device: torch.device, has_images: bool = False) -> Precision:
         """The fastest that `device` computes itself; emulated bfloat16 is slower than float32.
 
-        On a CPU the few words of a caption are not worth the conversions.
+        On a CPU a captioner's text stays in float32: its image trunk is most of the work.
         """
         if device.type == "cuda":
             hardware = torch.cuda.is_bf16_supported(including_emulation=False)

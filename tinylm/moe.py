@@ -105,7 +105,7 @@ def _rounded_up(token_of_pair: Tensor, weights: Tensor, sizes_E: Tensor) -> tupl
     """
     rooms_E = (sizes_E + ROUND_TO - 1) // ROUND_TO * ROUND_TO
     filled_before_E = (rooms_E - sizes_E).cumsum(0) - (rooms_E - sizes_E)
-    places = torch.arange(len(token_of_pair)) + filled_before_E.repeat_interleave(sizes_E)
+    places = torch.arange(len(weights), device=weights.device) + filled_before_E.repeat_interleave(sizes_E)
     total = int(rooms_E.sum())
     return (
         token_of_pair.new_zeros(total).index_copy(0, places, token_of_pair),

@@ -15,7 +15,7 @@ KNOWN = 0.5
 class Known:
     """How well each line's answer was known when the line was read last.
 
-    Source: Jiang et al., "Accelerating deep learning by focusing on the biggest losers" (2019), section 3; here the
+    Source: Jiang et al., "Accelerating deep learning by focusing on the biggest losers" (2019); here the
     losses are those of the last reading, which cost nothing.
     """
 
