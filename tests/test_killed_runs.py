@@ -278,11 +278,20 @@ def moments(phases, n, seed):
 
 
 def kill_and_go_on(server, command, whole, old, tmp_path, n, seed):
-    """Kill `n` runs; where they were hit, and what the folders held right then."""
+    """Kill `n` runs, and more until every phase was hit; where they were hit, and what the folders held right then.
+
+    The clean-up is over in a millisecond, before which a kill meant for it often doesn't come.
+    """
     undisturbed, phases = whole
     hits, states, folder = dict.fromkeys(PHASES, 0), {"none": 0, "old": 0, "new": 0}, tmp_path / "run"
-    n_twice = 0
-    for i, (phase, at, moment) in enumerate(moments(phases, n, seed)):
+    n_twice = n_kills = 0
+    planned = list(moments(phases, n, seed))
+    for i in range(5 * n):
+        missed = [phase for phase in PHASES if not hits[phase]]
+        if i >= n and (n < len(PHASES) or not missed):
+            break
+        phase, at, moment = planned[i] if i < n else (missed[0], 0, 0.0)
+        n_kills += 1
         hit = None
         while hit is None:  # a run that was over before it could be killed is no kill
             shutil.rmtree(folder, ignore_errors=True)
@@ -299,7 +308,7 @@ def kill_and_go_on(server, command, whole, old, tmp_path, n, seed):
             n_twice += 1
         assert go_on(server, command, folder) == 0, server.said()
         check_same_as(folder, undisturbed)
-    return {"kills": n, "killed_again_while_resumed": n_twice, "hit": hits, "folder_right_after": states}
+    return {"kills": n_kills, "killed_again_while_resumed": n_twice, "hit": hits, "folder_right_after": states}
 
 
 def test_three_killed_runs_end_as_the_undisturbed_one(server, command, whole, old, tmp_path):
@@ -317,7 +326,7 @@ def test_thirty_killed_runs_end_as_the_undisturbed_one(server, command, whole, o
     path = measure.RESULTS / "kills.json"
     earlier = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
     measure.write("kills", {"runs": [*earlier, report]})
-    record_property("kills", {"value": 30, "limit": 30, "unit": "runs"})
+    record_property("kills", {"value": found["kills"], "limit": None, "unit": "runs"})
 
 
 def test_a_real_train_py_killed_in_the_middle_goes_on_to_the_same_bytes(server, command, whole, tmp_path):

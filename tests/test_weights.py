@@ -9,8 +9,10 @@ from conftest import ROOT
 import tinylm
 from tinylm.captioner import Captioner
 from tinylm.data.flowers import caption
-from tinylm.evaluation import completions
+from tinylm.evaluation import completions, starts_with_answer
 from tinylm.ui import caption as caption_tab
+from tinylm.ui import complete as complete_tab
+from tinylm.ui import routing as routing_tab
 
 WEIGHTS = ROOT / "weights"
 VARIANTS = ("text", "vision", "moe")
@@ -53,6 +55,27 @@ def test_trees_lose_their_leaves_in_autumn(runs, variant, prompt):
     run = runs[variant]
     said = completions(run.model, run.tokenizer, [prompt])[0]
     assert said.strip(" .").lower() in ("autumn", "fall")
+
+
+RIGHT = {
+    "A baby cat is called a": "kitten",
+    "A baby dog is called": "puppy",
+    "The capital of France is": "Paris",
+    "The opposite of hot is": "cold",
+    "trees lose leaves in": "autumn",
+    "bees make": "honey",
+    "The day after Monday is": "Tuesday",
+    "The sun rises in the": "east",
+}
+
+
+@pytest.mark.parametrize(("tab", "variant"), [(complete_tab, "text"), (routing_tab, "moe")])
+def test_the_written_examples_of_the_page_are_completed_rightly(runs, tab, variant):
+    """Remembers new weights that went on from an example of the page with "Bees make wax me snacks"."""
+    run = runs[variant]
+    prompts = [example if isinstance(example, str) else example[0] for example in tab.EXAMPLES]
+    said = dict(zip(prompts, completions(run.model, run.tokenizer, prompts), strict=True))
+    assert [prompt for prompt in prompts if not starts_with_answer(said[prompt], (RIGHT[prompt],))] == [], said
 
 
 def test_the_drawn_examples_of_the_page_are_named(runs):

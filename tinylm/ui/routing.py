@@ -17,7 +17,7 @@ from tinylm.ui.service.route import route as routed
 from tinylm.ui.tab import Tab
 from tinylm.ui.widgets import widget
 
-EXAMPLES = ("A baby dog is called", "Bees make", "The sun rises in the", "trees lose leaves in")
+EXAMPLES = ("A baby dog is called", "bees make", "The sun rises in the", "trees lose leaves in")
 
 
 def build(service: Service, turns: Turns) -> Tab:
