@@ -41,7 +41,7 @@ def _run(page: Page, tab: str) -> None:
 
 
 def many_updates(
-    server: Server, browser: Browser, n: int, warm_up: int, heap_limit: float, growth_limit: float
+    server: Server, browser: Browser, n: int, warm_up: int, heap_limit: float, page_limit: float, growth_limit: float
 ) -> dict[str, Figure]:
     """Runs in Complete and Routing until their charts have been drawn `n` times."""
     with watched_page(browser) as page:
@@ -55,9 +55,12 @@ def many_updates(
         session = page.context.new_cdp_session(page)
 
         def heap() -> float:
-            for _ in range(3):  # what hangs on removed elements is only freed once these are gone
+            """What is left after three collections, MB: now and then one of them is not finished yet."""
+            left = []
+            for _ in range(3):
                 session.send("HeapProfiler.collectGarbage")
-            return session.send("Runtime.getHeapUsage")["usedSize"] / 1e6
+                left.append(session.send("Runtime.getHeapUsage")["usedSize"] / 1e6)
+            return min(left)
 
         def until(number: int) -> None:
             runs = 0
@@ -78,6 +81,6 @@ def many_updates(
             "drawings": Figure(drawn() - first),
             "heap of the page": Figure(heap(), None, "MB"),
             "heap growth": Figure(heap() - heap_before, heap_limit, "MB"),
-            "memory growth of the page's process": Figure(_rss(browser) - page_before, growth_limit, "MB"),
+            "memory growth of the page's process": Figure(_rss(browser) - page_before, page_limit, "MB"),
             "memory growth of the server": Figure(server.rss() - server_before, growth_limit, "MB"),
         }

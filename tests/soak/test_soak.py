@@ -69,4 +69,6 @@ def test_five_hundred_drawings_leave_page_and_server_as_large_as_they_were(
     browser: Browser, tmp_path: Path, record_property: Record
 ) -> None:
     with served(make_weights(tmp_path / "weights")) as server:
-        hold(record_property, many_updates(server, browser, n=500, warm_up=100, heap_limit=5, growth_limit=30))
+        # Chromium's process takes some 30 MB soon and 43 after 1,500 drawings, while the page's heap stays as it is.
+        limits = {"heap_limit": 5, "page_limit": 60, "growth_limit": 30}
+        hold(record_property, many_updates(server, browser, n=500, warm_up=100, **limits))
