@@ -259,8 +259,13 @@ def test_lines_are_clean():
         "a sentence that starts small": lambda text: text[-1] in ".!?" and text[0].islower(),
         "a small I": lambda text: text[-1] in ".!?" and re.search(r"\bi\b", text),
     }
+    # A question that a statement asks at its end is typed small, and keeps its mark: "hello, how are you?"
+    typed = {line.text for line in LINES if line.relation == "sentences" and line.text[-1] == "?"}
     for what, rule in bad.items():
-        found = [line.text for line in LINES if rule(line.text) and line.relation not in LETTERS]
+        checked = [line for line in LINES if line.relation not in LETTERS]
+        if what in ("a sentence that starts small", "a small I"):
+            checked = [line for line in checked if line.text not in typed]
+        found = [line.text for line in checked if rule(line.text)]
         assert found == [], what
 
 

@@ -37,6 +37,7 @@ ORDER = [
     "tinylm.data.flowers",
     "tinylm.data.others",
     "tinylm.data.augment",
+    "tinylm.data.known",
     "tinylm.data.batches",
     "tinylm.captioner",
     "tinylm.caption_figures",

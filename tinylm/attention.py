@@ -8,6 +8,7 @@ position embedding.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -85,14 +86,13 @@ class MultiHeadLatentAttention(nn.Module):
 def _attend(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:
     """The weighted sum of the values for the last T of S positions, by a fused kernel, (B, H, T, K)."""
     n_queries, n_keys = q_BHTK.shape[2], k_BHSK.shape[2]
-    # The same rule as `visible`, named where fused kernels can use it.
-    is_causal = n_queries == n_keys
-    mask_TS = None if is_causal else visible(n_queries, n_keys, q_BHTK.device)
+    rule: dict[str, Any] = {"is_causal": True}  # as `visible`, named so that fused kernels can use it
+    if n_queries != n_keys:
+        rule = {"attn_mask": visible(n_queries, n_keys, q_BHTK.device)}
     if q_BHTK.device.type != "cpu" or q_BHTK.dtype != torch.bfloat16:
-        return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, mask_TS, is_causal=is_causal)
+        return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, **rule)
     with torch.autocast("cpu", enabled=False):  # on a CPU the backward pass takes five times as long in bfloat16
-        q, k, v = q_BHTK.float(), k_BHSK.float(), v_BHSK.float()
-        return F.scaled_dot_product_attention(q, k, v, mask_TS, is_causal=is_causal).bfloat16()
+        return F.scaled_dot_product_attention(q_BHTK.float(), k_BHSK.float(), v_BHSK.float(), **rule).bfloat16()
 
 
 def visible(n_queries: int, n_keys: int, device: torch.device | str = "cpu") -> Tensor:
