@@ -114,26 +114,19 @@ _ARTICLE = Recipe(
     mixed_share=0.0,
     label_loss=0.0,
 )
+_TEXT = Recipe(
+    epochs=8.2,
+    batch_size=128,
+    learning_rate=6e-3,
+    optimizer="muon",
+    answer_weight=8.0,
+    known_share=0.3,
+    joined_share=0.01,
+)
 RECIPES: dict[str, dict[str, Recipe]] = {
     "default": {
-        "text": Recipe(
-            epochs=8.2,
-            batch_size=128,
-            learning_rate=6e-3,
-            optimizer="muon",
-            answer_weight=8.0,
-            known_share=0.3,
-            joined_share=0.01,
-        ),
-        "moe": Recipe(
-            epochs=6.7,
-            batch_size=128,
-            learning_rate=6e-3,
-            optimizer="muon",
-            answer_weight=8.0,
-            known_share=0.3,
-            joined_share=0.01,
-        ),
+        "text": _TEXT,
+        "moe": dataclasses.replace(_TEXT, epochs=6.7),
         "vision": Recipe(
             epochs=50.0,
             batch_size=128,

@@ -33,7 +33,7 @@ class Batch(NamedTuple):
     images: Tensor | None = None  # (B, 3, size, size) float32 in [0, 1]; the last B of them have captions
     shares: Tensor | None = None  # (images, labels): how much of each picture is a picture of which label
     weights: Tensor | None = None  # (B, T), how much each target counts; None where all count alike
-    rows: Tensor | None = None  # (B,), which lines of the training text these are
+    rows: Tensor | None = None  # (B,), which of their lines these are
 
     def to(self, device: torch.device) -> Batch:
         """The batch on `device`."""
