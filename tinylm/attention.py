@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from tinylm.cache import LatentCache
 from tinylm.config import ModelConfig
 
+MOST_KEYS_IN_BF16 = 64
+"""Up to here all scores at once, in bfloat16, beat the fused kernel on a CPU; behind it they would need much memory."""
+
 
 class MultiHeadLatentAttention(nn.Module):
     """Attention whose keys and values are rebuilt from one small latent a position, shared by all heads."""
@@ -84,15 +87,19 @@ class MultiHeadLatentAttention(nn.Module):
 
 
 def _attend(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:
-    """The weighted sum of the values for the last T of S positions, by a fused kernel, (B, H, T, K)."""
+    """The weighted sum of the values, (B, H, T, K), for the last T of S positions."""
     n_queries, n_keys = q_BHTK.shape[2], k_BHSK.shape[2]
     rule: dict[str, Any] = {"is_causal": True}  # as `visible`, named so that fused kernels can use it
     if n_queries != n_keys:
         rule = {"attn_mask": visible(n_queries, n_keys, q_BHTK.device)}
-    if q_BHTK.device.type != "cpu" or q_BHTK.dtype != torch.bfloat16:
-        return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, **rule)
-    with torch.autocast("cpu", enabled=False):  # on a CPU the backward pass takes five times as long in bfloat16
-        return F.scaled_dot_product_attention(q_BHTK.float(), k_BHSK.float(), v_BHSK.float(), **rule).bfloat16()
+    if q_BHTK.device.type == "cpu" and q_BHTK.dtype == torch.bfloat16:  # training; the kernel is slow in bfloat16
+        if n_keys <= MOST_KEYS_IN_BF16:
+            scores_BHTS = (q_BHTK @ k_BHSK.transpose(2, 3)).float() / math.sqrt(q_BHTK.shape[3])
+            hidden_TS = ~visible(n_queries, n_keys)
+            return scores_BHTS.masked_fill(hidden_TS, float("-inf")).softmax(dim=-1).bfloat16() @ v_BHSK
+        with torch.autocast("cpu", enabled=False):
+            return F.scaled_dot_product_attention(q_BHTK.float(), k_BHSK.float(), v_BHSK.float(), **rule).bfloat16()
+    return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, **rule)
 
 
 def visible(n_queries: int, n_keys: int, device: torch.device | str = "cpu") -> Tensor:
