@@ -115,7 +115,7 @@ _ARTICLE = Recipe(
     label_loss=0.0,
 )
 _TEXT = Recipe(
-    epochs=9.0,
+    epochs=9.6,
     batch_size=128,
     learning_rate=6e-3,
     optimizer="muon",
@@ -126,7 +126,7 @@ _TEXT = Recipe(
 RECIPES: dict[str, dict[str, Recipe]] = {
     "default": {
         "text": _TEXT,
-        "moe": dataclasses.replace(_TEXT, epochs=7.2),
+        "moe": dataclasses.replace(_TEXT, epochs=7.5),
         "vision": Recipe(
             epochs=50.0,
             batch_size=128,
