@@ -23,7 +23,7 @@ EXAMPLES = (
     "The opposite of hot is",
     "trees lose leaves in",
     "bees make",
-    "The day after Monday is",
+    "A spider has eight",
 )
 
 
