@@ -136,7 +136,10 @@ def test_a_picture_is_captioned(page: Page, tmp_path: Path) -> None:
 
 def test_an_example_picture_is_captioned_at_one_click(page: Page) -> None:
     page.get_by_role("tab", name="Caption", exact=True).click()
-    assert page.locator(".tl-thumbs img").evaluate_all("images => images.every((image) => image.naturalWidth > 0)")
+    expect(page.locator(".tl-thumbs img").first).to_be_visible()
+    page.wait_for_function(  # they are fetched when the tab is opened
+        "[...document.querySelectorAll('.tl-thumbs img')].every((image) => image.naturalWidth > 0)"
+    )
     status = page.locator("#caption-panel .tl-status")
     page.locator("#caption-run").click()  # on the picture that is there from the start
     expect(status).not_to_contain_text("An example")

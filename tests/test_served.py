@@ -289,6 +289,7 @@ def test_all_tabs_work_under_the_policy(visit: Page) -> None:
 @pytest.mark.browser
 def test_a_pasted_picture_and_the_camera_work_under_the_policy(visit: Page) -> None:
     visit.get_by_role("tab", name="Caption", exact=True).click()
+    expect(visit.locator(".tl-thumbs img").first).to_be_visible()
     visit.wait_for_function(
         "[...document.querySelectorAll('.tl-thumbs img')].every((image) => image.naturalWidth === 256)"
     )
