@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -89,3 +89,11 @@ def _wait(address: str, process: subprocess.Popen, output: tempfile._TemporaryFi
             time.sleep(0.2)
     output.seek(0)
     raise RuntimeError(f"the app did not start; it said:\n{output.read()}")
+
+
+def until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until something holds, which must come to pass."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came to pass"
+        time.sleep(0.002)

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from browsing import open_browser, watched_page
 from gradio_client import Client
 from playwright.sync_api import expect
-from serve import free_port, make_weights
+from serve import free_port, make_weights, until
 
 from tinylm.generate import stream
 from tinylm.ui import limits, page
@@ -32,14 +32,6 @@ PROMPT = "A baby cat is called"
 EACH = MAX_RUNNING - 1  # places that one visitor has at most
 LONG = [PROMPT, "deep", 0, 0, 1, MAX_NEW_TOKENS, 0]
 SHORT = [PROMPT, "text", 0, 0, 1, 3, 0]
-
-
-def until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait until something holds, which must come to pass."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it never came to pass"
-        time.sleep(0.002)
 
 
 # ---- The places themselves

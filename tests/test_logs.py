@@ -20,7 +20,7 @@ import torch
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from PIL import Image
-from serve import ROOT, free_port, make_weights
+from serve import ROOT, free_port, make_weights, until
 
 from tinylm.ui import events
 from tinylm.ui.limits import Refused, Visit
@@ -121,6 +121,7 @@ def test_the_served_app_writes_such_lines_to_stderr_and_nothing_else(weights: Pa
         try:
             assert process.stdout is not None and "tinylm is at" in process.stdout.readline()
             ask(f"http://127.0.0.1:{port}/", tmp_path)
+            until(lambda: " request refused " in log.read_text())  # the line comes a moment after the answer
         finally:
             process.terminate()
             process.wait(20)
